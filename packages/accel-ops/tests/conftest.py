@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar, final
 
 import pytest
 import torch
 from accel_comm import CollectiveMismatch, Reduction, Transport, call_site
+from accel_comm.transports import serialization
+from accel_comm.transports._base import ROOM, Join, PointToPoint, longest_of
+from accel_comm.transports.votes import AgreedVotes, Votes
 from accel_testing import stretched
 
 T = TypeVar("T")
@@ -42,6 +44,8 @@ class Loopback(Transport):
     def __init__(self, rank: int, size: int, meeting: Meeting) -> None:
         self.rank, self.size, self._meeting = rank, size, meeting
         self.calls: list[str] = []
+        self.inline_bytes = ROOM
+        self.point_to_point = LoopbackPairs(self)
 
     def _met(self, kind: str, what: str, value: T) -> list[T]:
         self.calls.append(kind)
@@ -76,29 +80,55 @@ class Loopback(Transport):
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
         return self._alike(f"broadcast (from rank {source})", x)[source].clone()
 
+    def agree(
+        self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
+    ) -> Sequence[bytes] | None:
+        sent, start = self.exchange(what, about + part), len(about)
+        return [payload[start:] for payload in sent] if all(one.startswith(about) for one in sent) else None
+
+    def votes(self, what: str) -> Votes:
+        return AgreedVotes(what, self)
+
+    def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
+        return [serialization.unpack(payload) for payload in self.exchange(what, serialization.pack(value))]
+
+    def close(self) -> None:
+        """Nobody waits for it."""
+
+    @property
+    def world(self) -> Transport:
+        return self
+
+    def broadcast_object(self, value: T, source: int) -> T:
+        return self._met("broadcast_object", f"broadcast_object (from rank {source})", value)[source]
+
+
+@final
+class LoopbackPairs(PointToPoint):
+    """The messages of one thread to each of the others."""
+
+    inline_bytes = ROOM
+
+    def __init__(self, transport: Loopback) -> None:
+        self._transport = transport
+
+    def supports_device(self, kind: str) -> bool:
+        return False
+
+    def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
+        raise NotImplementedError
+
     def scatter(self, what: str, payloads: Sequence[bytes], source: int) -> bytes:
-        return self._met("scatter", what, payloads)[source][self.rank]
+        return self._transport._met("scatter", what, payloads)[source][self._transport.rank]
 
     def scatter_tensors(
         self, what: str, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int
     ) -> None:
         copies = [[tensor.clone() for tensor in tensors] for tensors in sent]
-        mine = self._met("scatter_tensors", what, copies)[source][self.rank]
-        for tensor, numbers in zip(received, mine if self.rank != source else (), strict=True):
+        mine = self._transport._met("scatter_tensors", what, copies)[source][self._transport.rank]
+        for tensor, numbers in zip(received, mine if self._transport.rank != source else (), strict=True):
             assert (tensor.shape, tensor.dtype) == (numbers.shape, numbers.dtype)
             tensor.copy_(numbers)
-
-    def ordered_section(self, first: int) -> AbstractContextManager[None]:
-        raise NotImplementedError
-
-    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
-        raise NotImplementedError
-
-    def agree_apart(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
-        raise NotImplementedError
-
-    def broadcast_object(self, value: T, source: int) -> T:
-        return self._met("broadcast_object", f"broadcast_object (from rank {source})", value)[source]
 
 
 def loopback(size: int, timeout_s: float = 10) -> list[Loopback]:

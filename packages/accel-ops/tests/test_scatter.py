@@ -30,14 +30,14 @@ class Opaque:
 def passed(transport: Any, rounds: list[list[Any]], source: int = 0) -> tuple[list[Any], list[int], list[str]]:
     """The parts that a rank receives, the bytes of each message to it, and its calls."""
     scatter, received, lengths = Scatter("parts", transport, source), list[Any](), list[int]()
-    plain = type(transport).scatter
+    plain = transport.point_to_point.scatter
 
-    def noted(self: Any, what: str, payloads: Any, source: int) -> bytes:
-        message: bytes = plain(self, what, payloads, source)
+    def noted(what: str, payloads: Any, source: int) -> bytes:
+        message: bytes = plain(what, payloads, source)
         lengths.append(len(message))
         return message
 
-    transport.scatter = noted.__get__(transport)
+    transport.point_to_point.scatter = noted
     for parts in rounds:
         if transport.rank == source:
             scatter.send(parts)
@@ -201,15 +201,16 @@ def gpu() -> Iterator[RecordingDevice]:
 
 
 class Wire:
-    """The transport of rank 0 that carries tensors of GPUs to rank 1; it keeps what it is given."""
+    """The transport of rank 0 that sends tensors of GPUs to rank 1; it keeps what it is given."""
 
-    rank, size, scatter_room = 0, 2, 1 << 12
+    rank, size, inline_bytes = 0, 2, 1 << 12
 
     def __init__(self) -> None:
+        self.point_to_point = self
         self.payloads: list[Any] = []
         self.tensors: list[Any] = []
 
-    def carries(self, kind: str) -> bool:
+    def supports_device(self, kind: str) -> bool:
         return kind == "cuda"
 
     def scatter(self, what: str, payloads: Any, source: int) -> bytes:

@@ -55,7 +55,7 @@ def test_payloads_at_the_edge_of_what_fits_come_whole(world: MakePool) -> None:
 
 def gathered(target: int) -> list[bytes]:
     transport = TorchDist()
-    return transport.gather(b"x" * transport.rank * 9000, [0, 9000, 18000], target)
+    return transport.point_to_point.gather(b"x" * transport.rank * 9000, [0, 9000, 18000], target)
 
 
 def test_one_rank_receives_payloads_of_any_length(world: MakePool) -> None:
@@ -127,7 +127,7 @@ def test_ranks_whose_data_is_unlike_know_it_all(world: MakePool) -> None:
 def too_much() -> str:
     transport = TorchDist()
     try:
-        transport.agree("reduce", part=bytes(transport.room + 1))
+        transport.agree("reduce", part=bytes(transport.inline_bytes + 1))
     except ValueError as error:
         return str(error)
     return "sent"

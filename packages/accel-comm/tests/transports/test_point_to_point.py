@@ -25,13 +25,13 @@ def scattered(switch: str, rows: list[list[int]]) -> tuple[int, list[str], list[
     os.environ["ACCEL_SHARED_MEMORY"] = switch
     transport = joined()
     assert (channel_of(transport) is not None) == (switch == "1")
-    room, size = transport.scatter_room, transport.size
+    room, size = transport.point_to_point.inline_bytes, transport.size
     received, exchanges = [], []
     for number, row in enumerate(rows):
         source = number % size
         payloads = [message(rank, number, max(0, room + row[rank % len(row)])) for rank in range(size)]
         before = transport.recorder.number
-        mine = transport.scatter("parts", payloads if transport.rank == source else [], source)
+        mine = transport.point_to_point.scatter("parts", payloads if transport.rank == source else [], source)
         received.append(digest(mine))
         exchanges.append(transport.recorder.number - before)
     release()
@@ -63,10 +63,11 @@ def tensors_scattered() -> bool:
     for source in range(transport.size):
         expected = tensors_for(transport.rank)
         if transport.rank == source:
-            transport.scatter_tensors("parts", [tensors_for(rank) for rank in range(transport.size)], [], source)
+            sent = [tensors_for(rank) for rank in range(transport.size)]
+            transport.point_to_point.scatter_tensors("parts", sent, [], source)
             continue
         received = [torch.empty_like(tensor) for tensor in expected]
-        transport.scatter_tensors("parts", [], received, source)
+        transport.point_to_point.scatter_tensors("parts", [], received, source)
         alike &= all(a.equal(b) for a, b in zip(received, expected, strict=True))
     release()
     return alike
@@ -83,14 +84,14 @@ def by_the_host() -> tuple[list[str], list[float]]:
     # torch itself would ask the driver which GPU it is
     with RecordingDevice().installed() as gpu, patch.object(DeviceTensor, "copy_", copied, create=True):
         transport = TorchDist()
-        assert not transport.carries("cuda")
+        assert not transport.point_to_point.supports_device("cuda")
         tensor = gpu.put(torch.arange(5.0) * transport.rank)
         gpu.calls.clear()
         sent = [[], [gpu.put(torch.tensor([1.5, 2, 3, 4, 5]))]]
         if transport.rank == 0:
-            transport.scatter_tensors("parts", sent, [], 0)
+            transport.point_to_point.scatter_tensors("parts", sent, [], 0)
         else:
-            transport.scatter_tensors("parts", [], [tensor], 0)
+            transport.point_to_point.scatter_tensors("parts", [], [tensor], 0)
     return gpu.calls, tensor.numbers.tolist()  # type: ignore[attr-defined] # of the stand-in
 
 
@@ -105,11 +106,11 @@ def disagree() -> list[str]:
     for number in range(3):
         try:
             if transport.rank == 0:
-                transport.scatter("parts", [b"for", b"each", b"rank"], 0)
+                transport.point_to_point.scatter("parts", [b"for", b"each", b"rank"], 0)
             elif number == 1:
                 transport.send("broadcast_object", b"", 0)
             else:
-                found.append(str(transport.scatter("other parts" if number == 2 else "parts", [], 0)))
+                found.append(str(transport.point_to_point.scatter("other parts" if number == 2 else "parts", [], 0)))
         except CollectiveMismatch as error:
             found.append(str(error))
     release()

@@ -185,7 +185,7 @@ def test_who_hears_a_source_that_does_something_else_says_so(world: MakePool) ->
 def too_much() -> tuple[str, list[bytes]]:
     transport, refused = joined(), ""
     try:
-        transport.agree("reduce", part=bytes(transport.room + 1))
+        transport.agree("reduce", part=bytes(transport.inline_bytes + 1))
     except ValueError as error:
         refused = str(error)
     after = transport.exchange("after", b"x")

@@ -172,7 +172,7 @@ def test_an_exchange_of_a_device_is_over_when_the_device_says_so(monkeypatch: py
     transport, received = TorchDist(recorder), SimpleNamespace(device=torch.device("cuda:0"))
     recorder.begin("all_gather")
     # a stand-in
-    transport._finish(lambda *_, async_op: SimpleNamespace(wait=lambda: None), received)  # type: ignore[arg-type]
+    transport._work.finish(lambda *_, async_op: SimpleNamespace(wait=lambda: None), received)  # type: ignore[arg-type]
     record = recorder.newest()
     assert record is not None
     assert record.ended is None

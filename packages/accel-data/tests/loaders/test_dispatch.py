@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from accel_comm import PeerFailed
+from accel_comm.transports.point_to_point import TorchPointToPoint
 from accel_comm.transports.single import Single
 from accel_comm.transports.torch_dist import TorchDist
 from accel_data import DataLoaderDispatcher, Ending, prepare_data_loader, skip_first_batches
@@ -322,13 +323,13 @@ def test_unequal_parts_cannot_be_dispatched() -> None:
 def messages_of_a_pass(size: int) -> dict[str, int]:
     transport = TorchDist()
     loader = prepare_data_loader(DataLoader(RangeDataset(size), 2), transport=transport, dispatch_batches=True)
-    names = ["broadcast_object", "scatter", "scatter_tensors", "exchange", "broadcast"]
+    owners = dict.fromkeys(["broadcast_object", "exchange", "broadcast"], TorchDist) | dict.fromkeys(
+        ["scatter", "scatter_tensors"], TorchPointToPoint
+    )
     with ExitStack() as stack:
         calls = {
-            name: stack.enter_context(
-                patch.object(TorchDist, name, autospec=True, side_effect=getattr(TorchDist, name))
-            )
-            for name in names
+            name: stack.enter_context(patch.object(owner, name, autospec=True, side_effect=getattr(owner, name)))
+            for name, owner in owners.items()
         }
         for _ in loader:
             pass

@@ -8,6 +8,7 @@ import pytest
 import torch
 from accel_comm import PeerFailed
 from accel_comm.transports import serialization
+from accel_comm.transports.point_to_point import TorchPointToPoint
 from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
 from accel_testing import MakePool
@@ -53,16 +54,16 @@ def messages_of_a_rank() -> tuple[list[int], int]:
     transport, lengths = TorchDist(), list[int]()
     loader = DataLoader(RangeStream(8 * 40 * transport.size), batch_size=8)
     prepared = prepare_data_loader(loader, transport=transport, dispatch_batches=True)
-    plain = TorchDist.scatter
+    plain = TorchPointToPoint.scatter
 
-    def noted(self: TorchDist, what: str, payloads: Any, source: int) -> bytes:
+    def noted(self: TorchPointToPoint, what: str, payloads: Any, source: int) -> bytes:
         message = plain(self, what, payloads, source)
         lengths.append(len(message))
         return message
 
     batches = iter(prepared)
     with (
-        patch.object(TorchDist, "scatter", noted),
+        patch.object(TorchPointToPoint, "scatter", noted),
         patch.object(serialization, "pack", wraps=serialization.pack) as pack,
     ):
         for _ in range(30):

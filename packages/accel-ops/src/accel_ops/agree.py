@@ -109,7 +109,7 @@ def agree_alike(
         operation: Name of the operation, for error messages.
         flat: The data that this rank is about to exchange.
         transport: Transport of the ranks that take part.
-        part: Payload of this rank, which has to fit into `transport.room`.
+        part: Payload of this rank, which has to fit into `transport.inline_bytes`.
         join: Function that makes one payload of those of all ranks.
         advice: Last sentence of the error, which says what to do.
 

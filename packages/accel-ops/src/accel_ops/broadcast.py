@@ -47,7 +47,7 @@ def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
         return data
     flat = Flat(data, operation)
     tensors = flat.tensors
-    small, here = flat.refusal is None and travels_small(tensors, transport.room), transport.rank == source
+    small, here = flat.refusal is None and travels_small(tensors, transport.inline_bytes), transport.rank == source
     advice = "give every rank a tensor of the shape to receive, or use broadcast_object_list"
     parts = agree_alike(operation, flat, transport, to_bytes(tensors) if small and here else b"", advice=advice)
     flat.check()

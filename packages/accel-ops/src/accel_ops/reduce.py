@@ -64,7 +64,7 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
         flat.check()
         results = [transport.all_reduce(tensor, how) for tensor in tensors]
     else:
-        small = flat.refusal is None and travels_small(tensors, transport.room)
+        small = flat.refusal is None and travels_small(tensors, transport.inline_bytes)
         parts = agree_alike(
             operation,
             flat,

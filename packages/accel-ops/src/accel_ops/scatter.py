@@ -48,9 +48,10 @@ class Scatter:
     def __init__(
         self, what: str, transport: Transport, source: int = 0, *, device: torch.device | str | None = None
     ) -> None:
-        self._what, self._transport, self._source = what, transport, source
-        self._device = device if device is not None and transport.carries(torch.device(device).type) else None
-        self._room = transport.scatter_room - _FRONT.size
+        self._what, self._source = what, source
+        self._messages = messages = transport.point_to_point
+        self._device = device if device is not None and messages.supports_device(torch.device(device).type) else None
+        self._room = messages.inline_bytes - _FRONT.size
         self._others = [rank for rank in range(transport.size) if rank != source]
         #: of the newest part of each other rank, at the source: its outline, and whether it was small
         self._newest: list[tuple[Any, bool]] = [(None, True)] * len(self._others)
@@ -72,7 +73,7 @@ class Scatter:
         """
         payloads = self._only_numbers(parts) if note is None else None
         if payloads is not None:
-            self._transport.scatter(self._what, payloads, self._source)
+            self._messages.scatter(self._what, payloads, self._source)
             return
         others = [parts[rank] for rank in self._others]
         taken = self._taken_apart(others)
@@ -82,11 +83,11 @@ class Scatter:
         payloads = [_message(part, note, apart=apart) for part in taken]
         payloads.insert(self._source, b"")
         self._newest = [(part.outline, part.is_small) for part in taken]
-        self._transport.scatter(self._what, payloads, self._source)
+        self._messages.scatter(self._what, payloads, self._source)
         if apart:
             sent = [_messages_of(part.tensors)[1] for part in taken]
             sent.insert(self._source, [])
-            self._transport.scatter_tensors(self._what, sent, [], self._source)
+            self._messages.scatter_tensors(self._what, sent, [], self._source)
 
     def _only_numbers(self, parts: Sequence[Any]) -> list[bytes] | None:
         """Return the messages if all parts are small and laid out as those before them, and otherwise None."""
@@ -108,7 +109,7 @@ class Scatter:
         Collective:
             Rank `source` must call `send`, and every other rank `receive`.
         """
-        message = self._transport.scatter(self._what, [], self._source)
+        message = self._messages.scatter(self._what, [], self._source)
         apart, length = _FRONT.unpack_from(message)
         start, note = _FRONT.size + length, None
         if length:
@@ -118,7 +119,7 @@ class Scatter:
         if apart:
             made = [torch.empty(shape, dtype=dtype, device=kind) for dtype, shape, kind in looks]
             tensors, received = _messages_of(made)
-            self._transport.scatter_tensors(self._what, [], received, self._source)
+            self._messages.scatter_tensors(self._what, [], received, self._source)
         else:
             tensors = to_tensors(message[start:], [(shape, dtype) for dtype, shape, _ in looks])
         return serialization.unpack_around(around, tensors), note

@@ -97,7 +97,7 @@ class ProcessControl(ABC):
         Raises: PeerFailed on the others when the main process fails or ends in the block.
         Collective: every process must enter.
         """
-        with self.run.transport.ordered_section(0):
+        with self.run.transport.store.ordered_section(0):
             yield
 
     @contextmanager
@@ -107,7 +107,7 @@ class ProcessControl(ABC):
         Raises: PeerFailed on the others of a machine when its main process fails or ends in the block.
         Collective: every process must enter.
         """
-        with self.run.transport.ordered_section(self.process_index - self.local_process_index):
+        with self.run.transport.store.ordered_section(self.process_index - self.local_process_index):
             yield
 
     def on_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:

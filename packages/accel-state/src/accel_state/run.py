@@ -58,8 +58,8 @@ class Run:
     @property
     def data_transport(self) -> Transport:
         """Exchange of samples and results: processes that hold parts of the same layers count as one rank."""
-        copies = self.mesh.tensor
-        return self.transport if copies == 1 else DataRanks(self.transport, copies)
+        replicas = self.mesh.tensor
+        return self.transport if replicas == 1 else DataRanks(self.transport, replicas)
 
     @property
     def distributed_type(self) -> DistributedType:

@@ -74,7 +74,8 @@ def test_hooks_take_two_rounds_more_and_a_checkpoint_of_each_machine_one(world: 
 def received(folder: str) -> tuple[int, int, int]:
     accelerator = Accelerator(cpu=True, project_config=ProjectConfiguration(folder, automatic_checkpoint_naming=True))
     transport: Any = accelerator.run.transport
-    exchange, gather, lengths = type(transport).exchange, type(transport).gather, ([0], [0])
+    messages = type(transport.point_to_point)
+    exchange, gather, lengths = type(transport).exchange, messages.gather, ([0], [0])
 
     def note(call: Any, most: list[int]) -> Any:
         def noted(self: Any, *given: Any) -> list[bytes]:
@@ -86,7 +87,7 @@ def received(folder: str) -> tuple[int, int, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(transport), "exchange", note(exchange, lengths[0]))
-        patch.setattr(type(transport), "gather", note(gather, lengths[1]))
+        patch.setattr(messages, "gather", note(gather, lengths[1]))
         accelerator.save_state()
     return max(lengths[0]), max(lengths[1]), len(lengths[1]) - 1
 

@@ -4,195 +4,217 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-from accel_comm.transports import serialization
-from accel_comm.transports.votes import AgreedVotes, Votes
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     import torch
+
+    from accel_comm.transports.store_exchange import StoreExchange
+    from accel_comm.transports.votes import Votes
 
 T = TypeVar("T")
 Reduction = Literal["sum", "mean", "max", "min"]
 Join = Callable[[Sequence[bytes]], bytes]
 
-#: bytes that travel with an agreement where ranks share memory
+#: most bytes of a part that is in an agreement of ranks that share memory
 ROOM = 1 << 17
 
 
 def longest_of(parts: Sequence[bytes]) -> bytes:
-    """The part of the only rank that has a part."""
+    """Return the part of the only rank that has a part."""
     return max(parts, key=len)
 
 
-class Transport(ABC):
-    """Exchange between the processes of one group. Collective: every rank of the group must call."""
-
-    rank: int
-    size: int
-    #: how many processes have each rank; they are served the same samples
-    copies: int = 1
+class PointToPoint(ABC):
+    """Messages of which each rank receives only its own."""
 
     @property
-    def world(self) -> Transport:
-        """The transport in which each process has a rank of its own."""
-        return self
-
-    def of_first_copy(self, value: T) -> T:
-        """The `value` of the first process that has this rank. Collective: every process must call."""
-        return value
+    @abstractmethod
+    def inline_bytes(self) -> int:
+        """Most bytes of a payload that is in the first message of `scatter`."""
 
     @abstractmethod
-    def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
-        """Every rank's payload, of any length, in rank order; one message if all are small.
-
-        Raises: CollectiveMismatch on every rank if `what` is not the same on all.
-        Collective: every rank of the group must call.
-        """
-
-    @property
-    def room(self) -> int:
-        """Bytes of a part that travels with `agree`, at most."""
-        return ROOM
-
-    def agree(
-        self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
-    ) -> Sequence[bytes] | None:
-        """The ranks' parts in rank order, or fewer that `join` made of them; None on all ranks if `about` differs.
-
-        `join` makes a part of several; it never sees parts of ranks whose `about` differs. The host waits for other
-        hosts, and for no device.
-
-        Raises: CollectiveMismatch on every rank if `what` is not the same on all.
-        Collective: every rank of the group must call, with an `about` of at most 16 bytes, of one length.
-        """
-        sent, start = self.exchange(what, about + part), len(about)
-        return [payload[start:] for payload in sent] if all([payload.startswith(about) for payload in sent]) else None
-
-    def votes(self, what: str) -> Votes:
-        """A new series of votes of all ranks. Collective: every rank of the group must begin the same series."""
-        return AgreedVotes(what, self)
-
-    @abstractmethod
-    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        """Every rank's `x`, concatenated in rank order.
-
-        Shape: (n, ...) on each rank -> (size * n, ...) on all.
-        Collective: every rank of the group must call, with equal shapes and dtypes.
-        """
-
-    @abstractmethod
-    def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
-        """A new tensor, the same on every rank: the ranks' `x` combined element by element.
-
-        Shape: unchanged.
-        Collective: every rank of the group must call, with equal shapes and dtypes.
-        """
-
-    @abstractmethod
-    def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        """A new tensor with the numbers of rank `source`; other ranks give a tensor of the same shape and dtype.
-
-        Collective: every rank of the group must call.
-        """
-
-    def close(self) -> None:
-        """Tells the others that this rank exchanges nothing any more."""
-        return None
-
-    @abstractmethod
-    def ordered_section(self, first: int) -> AbstractContextManager[None]:
-        """Runs the block on rank `first` before the others that enter it, who wait however long that takes.
-
-        Raises: PeerFailed when that rank fails in the block, or is gone.
-        Collective: of each group of ranks, all must enter.
-        """
-
-    def send(self, what: str, payload: bytes, source: int) -> bytes:
-        """The payload of rank `source`, which receives no answer if the means of exchange allows it.
-
-        Raises: CollectiveMismatch on a rank whose `what` is not the source's.
-        Collective: every rank of the group must call.
-        """
-        return self.exchange(what, payload if self.rank == source else b"")[source]
-
-    def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
-        """The payloads of all ranks in rank order, on rank `target`; none on the others, which wait for nobody.
-
-        Collective: every rank of the group must call, with the `lengths` of all payloads, on which they have agreed.
-        """
-        payloads = self.exchange(f"gather (to rank {target})", payload)
-        return payloads if self.rank == target else []
-
-    @abstractmethod
-    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
-        """Leaves a note, of what JSON has, and returns those of these ranks; other threads may exchange meanwhile.
-
-        Raises: PeerFailed if a rank is gone.
-        Collective: each of these ranks must call.
-        """
-
-    @abstractmethod
-    def agree_apart(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
-        """Whether all these ranks say yes, the same on all; other threads may exchange meanwhile.
-
-        Raises: PeerFailed if a rank is gone.
-        Collective: each of these ranks must call.
-        """
-
-    @property
-    def scatter_room(self) -> int:
-        """Bytes of a payload that travels in the first message of `scatter`, at most."""
-        return ROOM
-
-    def carries(self, kind: str) -> bool:
-        """Whether tensors of devices of this kind travel without a copy on the host."""
-        return False
+    def supports_device(self, kind: str) -> bool:
+        """Return whether tensors of devices of this type are sent without a copy on the host."""
 
     @abstractmethod
     def scatter(self, what: str, payloads: Sequence[bytes], source: int) -> bytes:
-        """The payload that rank `source` has for this rank; other ranks give no payloads, and the source hears nothing.
+        """Return the payload that rank `source` has for this rank.
 
-        Raises: CollectiveMismatch on a rank whose `what` is not the source's.
-        Collective: every rank of the group must call.
+        The source hears nothing of the others.
+
+        Args:
+            what: Name of the operation, for error messages.
+            payloads: One payload for each rank, in rank order; none on other ranks.
+            source: Rank that sends.
+
+        Raises:
+            CollectiveMismatch: On a rank whose `what` is not the source's.
+
+        Collective:
+            Every rank must call.
         """
 
     @abstractmethod
     def scatter_tensors(
         self, what: str, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int
     ) -> None:
-        """Fills the tensors `received` of each rank with the numbers of those that rank `source` has `sent` to it.
+        """Fill tensors of each rank with the values of those that one rank sends to it.
 
-        Other ranks send nothing, and the source receives nothing: it has tensors for each rank, in rank order.
+        Args:
+            what: Name of the operation, for the flight recorder.
+            sent: The tensors for each rank, in rank order; none on other ranks.
+            received: The tensors to fill, contiguous, and as many and of the sizes that are sent; none at the source.
+            source: Rank that sends.
 
-        Collective: every rank of the group must call, with tensors without gaps, alike at both ends.
+        Collective:
+            Every rank must call.
         """
 
-    def broadcast_object(self, value: T, source: int) -> T:
-        """The `value` of rank `source`; pickled on the way.
+    @abstractmethod
+    def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
+        """Return the payloads of all ranks in rank order on one rank, and nothing on the others.
 
-        Collective: every rank of the group must call.
+        Args:
+            payload: Payload of this rank.
+            lengths: Bytes of the payloads of all ranks, the same on every rank.
+            target: Rank that receives; the others wait for nobody.
+
+        Collective:
+            Every rank must call.
         """
-        if self.size == 1:
-            return value
-        sent = self.send(
-            f"broadcast_object (from rank {source})", serialization.pack(value) if self.rank == source else b"", source
-        )
-        return value if self.rank == source else serialization.unpack(sent)
 
+
+class Transport(ABC):
+    """Exchange between the ranks of a group. In each method every rank of the group must call."""
+
+    rank: int
+    size: int
+    #: processes that share each rank, and are served the same samples
+    replicas: int = 1
+    #: most bytes of a part in `agree`
+    inline_bytes: int
+    #: messages between single processes, which count as in `world`
+    point_to_point: PointToPoint
+    #: notes between processes, which count as in `world`, beside all collectives
+    store: StoreExchange
+
+    @property
+    @abstractmethod
+    def world(self) -> Transport:
+        """The transport in which each process has a rank of its own."""
+
+    @abstractmethod
+    def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
+        """Return the payloads of all ranks, in rank order.
+
+        Args:
+            what: Name of the operation, which has to be the same on all ranks.
+            payload: Payload of this rank, of any length; small payloads take one message.
+
+        Raises:
+            CollectiveMismatch: On every rank, if `what` differs.
+
+        Collective:
+            Every rank must call.
+        """
+
+    @abstractmethod
+    def agree(
+        self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
+    ) -> Sequence[bytes] | None:
+        """Return the parts of the ranks, or None on all ranks if `about` differs.
+
+        The host waits for other hosts, and for no device.
+
+        Args:
+            what: Name of the operation, which has to be the same on all ranks.
+            about: Digest of the data, of at most 16 bytes and one length on all ranks.
+            part: Payload of this rank, of at most `inline_bytes`.
+            join: Function that makes one part of several, if not all parts can be returned; it never sees parts of
+                ranks whose `about` differs.
+
+        Returns:
+            The parts in rank order, or fewer that `join` has made of them.
+
+        Raises:
+            CollectiveMismatch: On every rank, if `what` differs.
+
+        Collective:
+            Every rank must call.
+        """
+
+    @abstractmethod
+    def votes(self, what: str) -> Votes:
+        """Return a new series of votes of all ranks.
+
+        Collective:
+            Every rank must begin the same series.
+        """
+
+    @abstractmethod
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the tensors of all ranks, concatenated in rank order.
+
+        Shape:
+            (n, ...) on each rank -> (size * n, ...) on all.
+
+        Collective:
+            Every rank must call, with equal shapes and dtypes.
+        """
+
+    @abstractmethod
+    def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
+        """Return a new tensor, the tensors of all ranks combined element by element.
+
+        A mean of integers is a float.
+
+        Collective:
+            Every rank must call, with equal shapes and dtypes.
+        """
+
+    @abstractmethod
+    def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
+        """Return a tensor with the values of rank `source`.
+
+        Collective:
+            Every rank must call, with equal shapes and dtypes.
+        """
+
+    @abstractmethod
     def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
-        """Every rank's `value`, in rank order; pickled on the way.
+        """Return the values of all ranks, pickled for the exchange, in rank order.
 
-        Raises: CollectiveMismatch on every rank if `what` is not the same on all.
-        Collective: every rank of the group must call.
+        Args:
+            value: Value of this rank.
+            what: Name of the operation, which has to be the same on all ranks.
+
+        Raises:
+            CollectiveMismatch: On every rank, if `what` differs.
+
+        Collective:
+            Every rank must call.
         """
-        return [serialization.unpack(payload) for payload in self.exchange(what, serialization.pack(value))]
+
+    @abstractmethod
+    def broadcast_object(self, value: T, source: int) -> T:
+        """Return the value of rank `source`, pickled for the exchange.
+
+        Collective:
+            Every rank must call.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Tell the other ranks that this rank exchanges nothing any more."""
 
     def barrier(self) -> None:
-        """Returns when every rank has called.
+        """Wait until every rank has called.
 
-        Raises: CollectiveMismatch on every rank if others call another operation.
-        Collective: every rank of the group must call.
+        Raises:
+            CollectiveMismatch: On every rank, if others call another operation.
+
+        Collective:
+            Every rank must call.
         """
         self.agree("wait_for_everyone")

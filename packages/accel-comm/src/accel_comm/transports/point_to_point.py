@@ -1,14 +1,17 @@
-"""Data that one rank has for each of the others: every rank receives its own part, and no other rank's."""
+"""Data that one rank has for each of the others, or each rank for one: every rank receives only its own."""
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, final
 
 from accel_comm.flight_recorder import FlightRecorder
+from accel_comm.transports._base import PointToPoint
 from accel_comm.transports.agreement import BLOCK
+from accel_comm.transports.collective_work import CollectiveWork
 from accel_comm.transports.device_work import DeviceWork
 from accel_comm.transports.header import BARE, Header, header, require_one_call, unpacked
 from accel_comm.transports.peer_errors import PeerErrors
@@ -23,17 +26,24 @@ _LENGTH = 8
 
 
 @final
-class PointToPoint:
-    """Messages from one rank to each of the others, in memory that they share or by the default process group."""
+class TorchPointToPoint(PointToPoint):
+    """Messages between ranks, in memory that they share or by the default process group."""
 
-    def __init__(self, rank: int, recorder: FlightRecorder, errors: PeerErrors) -> None:
+    def __init__(
+        self,
+        rank: int,
+        recorder: FlightRecorder,
+        errors: PeerErrors,
+        work: CollectiveWork,
+        channel: SharedMemoryChannel | None,
+    ) -> None:
         import torch
         import torch.distributed
 
         self._torch, self._dist = torch, torch.distributed
-        self._rank, self._recorder, self._errors = rank, recorder, errors
+        self._rank, self._recorder, self._errors, self._work = rank, recorder, errors, work
         #: where messages are written that all ranks of a machine can read; None if ranks share no memory
-        self.channel: SharedMemoryChannel | None = None
+        self.channel = channel
         #: messages to and from each rank, of which each has a tag: what is left of an interrupted call meets no other
         self._messages = Counter[int]()
 
@@ -43,22 +53,18 @@ class PointToPoint:
         # gloo would read the memory of a device as memory of the host
         return {kind for kind, backend in backends if kind != "cpu" and backend not in ("gloo", "mpi")}
 
-    def carries(self, kind: str) -> bool:
-        """Whether tensors of devices of this kind travel without a copy on the host."""
+    def supports_device(self, kind: str) -> bool:
+        """Return whether tensors of devices of this type are sent without a copy on the host."""
         return kind in self._direct
 
     @property
-    def room(self) -> int:
-        """Bytes of a payload that travels in the first message, at most."""
+    def inline_bytes(self) -> int:
+        """Most bytes of a payload that is in the first message of `scatter`."""
         return BLOCK - BARE if self.channel is None else self.channel.section_room
 
     def scatter(self, what: str, payloads: Sequence[bytes], source: int) -> bytes:
-        """The payload that rank `source` has for this rank; one message if all are small, two otherwise.
-
-        Raises: CollectiveMismatch on a rank whose `what` is not the source's.
-        Collective: every rank of the group must call.
-        """
-        room, longest = self.room, max(map(len, payloads), default=0)
+        """Return the payload that rank `source` has for this rank; one message if all are small, two otherwise."""
+        room, longest = self.inline_bytes, max(map(len, payloads), default=0)
         parts = payloads if longest <= room else [len(payload).to_bytes(_LENGTH, "little") for payload in payloads]
         site = self._recorder.begin(what)
         try:
@@ -81,10 +87,7 @@ class PointToPoint:
     def scatter_tensors(
         self, what: str, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int
     ) -> None:
-        """Fills the tensors `received` of each rank with the numbers of those that rank `source` has `sent` to it.
-
-        Collective: every rank of the group must call, with tensors without gaps, alike at both ends.
-        """
+        """Fill tensors of each rank with the values of those that one rank sends to it."""
         exchanged = [tensor for tensors in sent for tensor in tensors] or received
         on_device = [tensor.device for tensor in exchanged if tensor.device.type in self._direct]
         done: Callable[[], bool] | None = None
@@ -97,13 +100,21 @@ class PointToPoint:
         finally:
             self._recorder.end(done)
 
+    def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
+        """Return the payloads of all ranks in rank order on one rank, and nothing on the others."""
+        (row,) = self._numbers(bytearray(payload.ljust(max(lengths), b"\0")))
+        rows = [self._torch.empty_like(row) for _ in lengths] if self._rank == target else None
+        self._recorder.begin(f"gather (to rank {target})", f"{row.nbytes} bytes")
+        self._work.finish(self._dist.gather, row, rows, target)
+        return [ctypes.string_at(row.data_ptr(), length) for row, length in zip(rows or [], lengths, strict=False)]
+
     def _transfer(self, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int) -> None:
         sends = self._rank == source
         pairs = [(rank, tensor) for rank, tensors in enumerate(sent) if rank != source for tensor in tensors]
         messages, staged = defaultdict[str, list[Any]](list), list[tuple[Any, Any]]()
         for rank, tensor in pairs if sends else [(source, tensor) for tensor in received]:
             held, kind = tensor, tensor.device.type
-            if kind != "cpu" and not self.carries(kind):
+            if kind != "cpu" and not self.supports_device(kind):
                 held = tensor.cpu() if sends else self._torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
                 staged.append((tensor, held))
             self._messages[rank] += 1

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, TypeVar, final
 
-from accel_comm.transports._base import Reduction, Transport
+from accel_comm.transports._base import ROOM, Join, PointToPoint, Reduction, Transport, longest_of
+from accel_comm.transports.store_exchange import StoreExchange
+from accel_comm.transports.votes import AgreedVotes, Votes
 
 if TYPE_CHECKING:
     import torch
@@ -18,49 +19,73 @@ T = TypeVar("T")
 class Single(Transport):
     """A world of a single rank: values come back as they are, and nothing waits."""
 
-    rank = 0
-    size = 1
+    rank, size, inline_bytes = 0, 1, ROOM
+
+    def __init__(self) -> None:
+        self.point_to_point, self.store = SinglePoint(), StoreExchange(0, 1)
+
+    @property
+    def world(self) -> Transport:
+        """This transport."""
+        return self
 
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
-        """`payload` alone in a list. Collective: no other rank exists."""
+        """Return the payload alone in a list."""
         return [payload]
 
+    def agree(
+        self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
+    ) -> Sequence[bytes] | None:
+        """Return the part alone in a list."""
+        return [part]
+
+    def votes(self, what: str) -> Votes:
+        """Return a series of votes of this process."""
+        return AgreedVotes(what, self)
+
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        """`x` itself. Collective: no other rank exists."""
+        """Return `x` itself."""
         return x
 
     def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
-        """A copy of `x`; a mean of whole numbers is a float, as it is in a larger world.
-
-        Collective: no other rank exists.
-        """
+        """Return a copy of `x`; a mean of integers is a float, as it is in a larger world."""
         return x / self.size if how == "mean" else x.clone()
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        """`x` itself. Collective: no other rank exists."""
+        """Return `x` itself."""
         return x
 
+    def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
+        """Return the value itself, alone in a list."""
+        return [value]
+
+    def broadcast_object(self, value: T, source: int) -> T:
+        """Return the value itself."""
+        return value
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@final
+class SinglePoint(PointToPoint):
+    """The messages of a process that is alone: its own."""
+
+    inline_bytes = ROOM
+
+    def supports_device(self, kind: str) -> bool:
+        """Return False."""
+        return False
+
     def scatter(self, what: str, payloads: Sequence[bytes], source: int) -> bytes:
-        """The only payload. Collective: no other rank exists."""
+        """Return the only payload."""
         return payloads[source]
 
     def scatter_tensors(
         self, what: str, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int
     ) -> None:
-        """Returns at once. Collective: no other rank exists."""
+        """Do nothing."""
 
-    def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
-        """`value` itself, alone in a list. Collective: no other rank exists."""
-        return [value]
-
-    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
-        """The `note`. Collective: no other rank exists."""
-        return [note]
-
-    def agree_apart(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
-        """`yes`. Collective: no other rank exists."""
-        return yes
-
-    def ordered_section(self, first: int) -> AbstractContextManager[None]:
-        """The block runs at once. Collective: no other rank exists."""
-        return nullcontext()
+    def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
+        """Return the payload alone in a list."""
+        return [payload]

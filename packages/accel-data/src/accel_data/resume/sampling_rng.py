@@ -67,10 +67,13 @@ class SamplingRng:
         Collective:
             Every process must call.
         """
-        if transport is None or transport.copies == 1:
+        if transport is None or transport.replicas == 1:
             return
         device = hardware or Cpu()
-        own, of_process = transport.of_first_copy((self.capture(), process_rng.captured(device)))
+        world, replica = transport.world, transport.world.rank % transport.replicas
+        mine = (self.capture(), process_rng.captured(device)) if replica == 0 else ({}, {})
+        everyone = world.all_gather_objects(mine, "generators of the first process of each data rank")
+        own, of_process = everyone[world.rank - replica]
         process_rng.restore(of_process, device)
         self.put(own)
 

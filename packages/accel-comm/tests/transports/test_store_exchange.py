@@ -1,4 +1,4 @@
-"""OrderedSection: who waits for another's work waits as long as it lives."""
+"""StoreExchange: who waits for another's work waits as long as it lives."""
 
 import subprocess
 import sys
@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import pytest
 from accel_comm import CollectiveMismatch, PeerFailed
 from accel_comm.status_store import BEAT, StatusStore
-from accel_comm.transports import ordered_section
-from accel_comm.transports.ordered_section import OrderedSection
+from accel_comm.transports import store_exchange
+from accel_comm.transports.store_exchange import StoreExchange
 from accel_state import PartialState, release
 from accel_testing import MakePool, stretched
 from torch._C._distributed_c10d import HashStore
@@ -20,16 +20,16 @@ from torch._C._distributed_c10d import HashStore
 HERE = "train.py:7"
 
 
-def pair() -> tuple[OrderedSection, OrderedSection, StatusStore]:
+def pair() -> tuple[StoreExchange, StoreExchange, StatusStore]:
     """The turns of two ranks, and the status store of the first."""
     store = HashStore()
     first, second = StatusStore(store, 0), StatusStore(store, 1)
-    return OrderedSection(first), OrderedSection(second), first
+    return StoreExchange(0, 2, first), StoreExchange(1, 2, second), first
 
 
-def take(section: OrderedSection, site: str = HERE, failure: str | None = None) -> None:
+def take(exchange: StoreExchange, site: str = HERE, failure: str | None = None) -> None:
     """A turn that fails, or not."""
-    with suppress(KeyError), section.lead(site):
+    with suppress(KeyError), exchange.lead(site):
         if failure is not None:
             raise KeyError(failure)
 
@@ -118,8 +118,8 @@ def test_one_that_is_gone_after_its_turn_has_had_it() -> None:
 
 def test_one_on_another_machine_lives_while_its_heart_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """T26: process ids say nothing there."""
-    monkeypatch.setattr(ordered_section, "SILENT_S", stretched(1))
-    monkeypatch.setattr(ordered_section, "MOST_S", 0.02)
+    monkeypatch.setattr(store_exchange, "SILENT_S", stretched(1))
+    monkeypatch.setattr(store_exchange, "MOST_S", 0.02)
     _, second, store = pair()
     store.post("who/0", ["elsewhere", 1])
     stop = threading.Event()
@@ -175,8 +175,8 @@ def test_an_ended_script_keeps_to_the_verdict_without_more_waiting(
     verdict: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What happens on another machine is unknown; while the script runs, its own exchanges find out."""
-    monkeypatch.setattr(ordered_section, "SILENT_S", 0.1)
-    monkeypatch.setattr(ordered_section, "MOST_S", 0.02)
+    monkeypatch.setattr(store_exchange, "SILENT_S", 0.1)
+    monkeypatch.setattr(store_exchange, "MOST_S", 0.02)
     _, second, store = pair()
     store.post("who/0", ["elsewhere", 1])
     if verdict is not None:

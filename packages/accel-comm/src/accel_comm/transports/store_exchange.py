@@ -1,4 +1,4 @@
-"""Ranks that wait for another's work, for as long as it lives and not for a collective."""
+"""Notes of ranks in the store of their group: for waits that last as long as a process lives, and for threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, final
 
-from accel_comm.errors import CollectiveMismatch, PeerFailed
+from accel_comm.errors import CollectiveMismatch, NoRun, PeerFailed
+from accel_comm.flight_recorder import FlightRecorder
 from accel_comm.status_store import StatusStore
 from accel_comm.transports.peer_errors import CLOSES_S
 
@@ -22,13 +23,55 @@ SILENT_S = 60.0
 
 
 @final
-class OrderedSection:
-    """The turns of a job: the ranks that call these methods must do so in like order."""
+class StoreExchange:
+    """What ranks tell each other through the store, in no collective: other threads may exchange meanwhile.
 
-    def __init__(self, store: StatusStore) -> None:
-        self._store = store
+    Args:
+        rank: Rank of this process.
+        size: Number of ranks.
+        store: Notes in the store of the group; without any, ranks cannot wait for each other.
+        recorder: Flight recorder in which waits are noted.
+    """
+
+    def __init__(
+        self, rank: int, size: int, store: StatusStore | None = None, recorder: FlightRecorder | None = None
+    ) -> None:
+        self._rank, self._size, self._status, self._recorder = rank, size, store, recorder
         self._turn = 0
         self._has_listeners = False
+
+    @property
+    def _store(self) -> StatusStore:
+        if self._status is None:
+            raise NoRun("ranks wait for each other's work in a run; create an Accelerator first")
+        return self._status
+
+    @contextmanager
+    def ordered_section(self, first: int) -> Iterator[None]:
+        """Run the block on rank `first` before the others that enter it, who wait as long as that process lives.
+
+        Raises:
+            PeerFailed: If that rank fails in the block, or is gone.
+
+        Collective:
+            All ranks of a group that waits for one rank must enter.
+        """
+        if self._size == 1:
+            yield
+            return
+        recorder = self._recorder or FlightRecorder()
+        if self._rank == first:
+            site = recorder.begin("main_process_first", patient=True)
+            recorder.end()
+            with self.lead(site):
+                yield
+            return
+        site = recorder.begin(f"main_process_first (after rank {first})", patient=True)
+        try:
+            self.wait(first, site)
+        finally:
+            recorder.end()
+        yield
 
     @contextmanager
     def lead(self, site: str) -> Iterator[None]:
@@ -38,12 +81,12 @@ class OrderedSection:
         try:
             yield
         except BaseException as error:
-            self._end(turn, site, f"rank {self._store.rank}: {type(error).__name__}: {error}")
+            self._end(turn, site, f"rank {self._rank}: {type(error).__name__}: {error}")
             raise
         self._end(turn, site, None)
 
     def _end(self, turn: int, site: str, failure: str | None) -> None:
-        self._store.post(f"turn/{turn}/{self._store.rank}", [failure, site])
+        self._store.post(f"turn/{turn}/{self._rank}", [failure, site])
         if not self._has_listeners:
             self._has_listeners = True
             atexit.register(self.close)
@@ -53,7 +96,7 @@ class OrderedSection:
         atexit.unregister(self.close)
         until = time.monotonic() + MOST_S + CHECK_S
         with suppress(RuntimeError):
-            while self._has_listeners and self._store.count(_listeners(self._store.rank)) > 0:
+            while self._has_listeners and self._store.count(_listeners(self._rank)) > 0:
                 if time.monotonic() > until:
                     break
                 time.sleep(CHECK_S / 5)
@@ -78,18 +121,29 @@ class OrderedSection:
             raise CollectiveMismatch(
                 "ranks take their turns at different lines:"
                 f"\n  rank {first}: main_process_first at {where}"
-                f"\n  rank {self._store.rank}: main_process_first at {site}\nenter it on every rank"
+                f"\n  rank {self._rank}: main_process_first at {site}\nenter it on every rank"
             )
         if failure is not None:
             raise PeerFailed(f"the process that had to go first failed: {failure}")
 
-    def meet(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
-        """The notes of these ranks, when all have left theirs; takes no turn, so that any thread may call this.
+    def exchange_notes(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
+        """Leave a note and return those of these ranks, once all have left theirs.
 
-        Raises: PeerFailed if a rank is gone, or silent when the script has ended here.
+        Args:
+            name: Name of the exchange, which no other has.
+            ranks: Ranks that take part, this one included.
+            note: Any value that JSON can encode.
+
+        Raises:
+            PeerFailed: If a rank is gone, or silent after the script has ended here.
+
+        Collective:
+            Each of these ranks must call.
         """
+        if self._size == 1:
+            return [note]
         try:
-            self._store.post(f"{name}/{self._store.rank}", note)
+            self._store.post(f"{name}/{self._rank}", note)
             return [self._note_of(rank, f"{name}/{rank}") for rank in ranks]
         except PeerFailed:
             raise
@@ -97,13 +151,24 @@ class OrderedSection:
             raise PeerFailed(f"the process that serves the store is gone ({error})") from None
 
     def agree(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
-        """Whether all these ranks say yes, the same on all; takes no turn, so that any thread may call this.
+        """Return whether all these ranks say yes, the same on each.
 
-        Raises: PeerFailed if a rank is gone, or silent when the script has ended here, and no rank has heard all.
+        Args:
+            name: Name of the agreement, which no other has.
+            ranks: Ranks that take part, this one included.
+            yes: Answer of this rank.
+
+        Raises:
+            PeerFailed: If a rank is gone, or silent after the script has ended here, and no rank has heard all.
+
+        Collective:
+            Each of these ranks must call.
         """
+        if self._size == 1:
+            return yes
         gone: PeerFailed | None = None
         try:
-            self._store.post(f"{name}/{self._store.rank}", yes)
+            self._store.post(f"{name}/{self._rank}", yes)
             try:
                 yes = all([self._note_of(rank, f"{name}/{rank}") for rank in ranks])
             except PeerFailed as error:
