@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 from time import perf_counter
 from typing import Any
 
 import accel_ops
 import torch
 import torch.distributed as dist
+from accel_comm import call_site
 from accel_comm.transports.torch_dist import TorchDist
 
 from benchmarks.exchanges import raw
@@ -39,9 +41,48 @@ def _timed(call: Callable[[], Any]) -> Repetition:
     return repeat
 
 
+#: what an agreement by `all_reduce` may cost, in what accel's costs, before it is no simplification that accel can take
+WORTH = 1.2
+
+
+def _fingerprint(what: str, about: bytes) -> torch.Tensor:
+    """Numbers that are equal on ranks that make the same call, about the same data, from the same line."""
+    digests = b"".join(blake2b(text, digest_size=8).digest() for text in (what.encode(), call_site().encode()))
+    words = torch.frombuffer(bytearray(digests + about), dtype=torch.int64)
+    return torch.cat([words, ~words])  # the largest of the second half has the bits of the smallest of the first
+
+
+def _by_all_reduce(about: bytes) -> None:
+    numbers = _fingerprint("wait_for_everyone", about)
+    dist.all_reduce(numbers, dist.ReduceOp.MAX)
+    largest, smallest = numbers[: len(numbers) // 2], ~numbers[len(numbers) // 2 :]
+    if not largest.equal(smallest):
+        raise RuntimeError("the ranks make different calls, so this is no comparison")
+
+
+def _agreement() -> Lineup:
+    transport, about = TorchDist(), b"digest of 16 byt"
+
+    def agree() -> None:
+        if transport.agree("wait_for_everyone", about) is None:
+            raise RuntimeError("the ranks have different data, so this is no comparison")
+
+    calls: dict[str, Callable[[], Any]] = {"raw": partial(_by_all_reduce, about), "accel": agree}
+    return Lineup.of({name: partial(_timed, call) for name, call in calls.items()})
+
+
 _SUM = partial(accel_ops.reduce, how="sum")
 
 ROWS = tuple(
+    Row(
+        f"agreement, tree beside all_reduce of a fingerprint, without shared memory, world {world}",
+        _agreement,
+        1 / WORTH,
+        world=world,
+        least=15,
+    )
+    for world in (2, 8, 32)
+) + tuple(
     Row(f"exchange, {what} without shared memory, world {world}", partial(_lineup, *how), target, world=world, least=7)
     for world in (2, 16, 32)
     for what, how, target in (
