@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import readability
-from repository import sources, tree_of, where
+from repository import is_described_in_base, sources, tree_of, where
 
 #: the packages whose docstrings have this form
 DONE = (
@@ -21,18 +21,18 @@ DONE = (
     "accel-runs",
     "accel-submit",
     "accel-launch",
-    "accel",
-    "accel-names",
+    "accel-comm",
+    "accel-state",
 )
 #: the verbs that a function or a module may begin with: add one if none of them says it
 VERBS = frozenset(
     """
-    Act Add Advance Append Apply Ask Begin Bind Call Check Choose Clear Clip Close Collect Combine Compare Compile
-    Compute Continue Convert Copy Count Cut Declare Describe Digest Divide Do Draw End Estimate Exchange Find
-    Flatten Forget Gather Give Index Install Join Keep Kill Launch Let List Load Log Make Map Merge Move Multiply
-    Name Note Open Pad Pin Postpone Prepare Print Put Raise Read Record Register Remove Rename Repeat Replace
-    Restore Resume Return Run Save Scale Seed Send Set Shard Show Skip Start Step Switch Take Tell Tie Track Train
-    Turn Wait Warn Write Yield
+    Act Add Advance Append Apply Arrange Ask Begin Call Cast Change Check Choose Clear Clip Close Collect Combine
+    Compare Compute Continue Convert Copy Count Cut Declare Describe Digest Divide Do Draw Drop End Exchange Fill Find
+    Flatten Forget Gather Give Hold Index Install Join Keep Kill Leave Let List Load Log Look Make Merge Move Multiply
+    Note Open Pad Pin Post Postpone Print Put Raise Read Receive Record Reduce Refuse Register Remove Rename Repeat
+    Replace Restore Resume Return Run Save Scale Seed Send Set Shard Show Skip Start Step Switch Take Tell Track Train
+    Turn Vote Wait Warn Watch Write Yield
     """.split()  # noqa: SIM905
 )
 #: how the noun phrase of a class or a property begins
@@ -98,10 +98,11 @@ def problems(holder: ast.Module | ast.ClassDef, *, public: bool) -> Iterator[tup
         if isinstance(node, ast.ClassDef):
             yield from problems(node, public=seen)
         elif isinstance(node, ast.FunctionDef):
-            yield from ((node, problem) for problem in _problems_of(node, public=seen))
+            inherits = is_described_in_base(holder, node)
+            yield from ((node, problem) for problem in _problems_of(node, public=seen, inherits=inherits))
 
 
-def _problems_of(node: ast.Module | Documented, *, public: bool) -> Iterator[str]:
+def _problems_of(node: ast.Module | Documented, *, public: bool, inherits: bool = False) -> Iterator[str]:
     text = ast.get_docstring(node)
     if text is None:
         return
@@ -122,7 +123,7 @@ def _problems_of(node: ast.Module | Documented, *, public: bool) -> Iterator[str
     parameters = _parameters(node)
     if described and described != parameters:
         yield f"Args: has {', '.join(described)}, not {', '.join(parameters)}"
-    if public and not described and len(parameters) > PLAIN_PARAMETERS:
+    if public and not inherits and not described and len(parameters) > PLAIN_PARAMETERS:
         yield f"no Args: for {', '.join(parameters)}"
 
 

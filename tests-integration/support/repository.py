@@ -65,6 +65,25 @@ def imports(tree: ast.AST, *, module_level: bool) -> list[tuple[str, list[str]]]
     return found
 
 
+@cache
+def documented_methods() -> dict[str, set[str]]:
+    """The methods of each public class that have docstrings; each name is that of one class."""
+    classes = [node for path in all_sources() for node in tree_of(path).body if isinstance(node, ast.ClassDef)]
+    return {
+        node.name: {one.name for one in node.body if isinstance(one, ast.FunctionDef) and ast.get_docstring(one)}
+        for node in classes
+        if not node.name.startswith("_")
+    }
+
+
+def is_described_in_base(holder: ast.AST, method: ast.AST) -> bool:
+    """Whether `help` shows the docstring that a base class gives a method."""
+    if not isinstance(holder, ast.ClassDef) or not isinstance(method, ast.FunctionDef):
+        return False
+    bases = [ast.unparse(base).rpartition(".")[2].partition("[")[0] for base in holder.bases]
+    return any(method.name in documented_methods().get(base, ()) for base in bases)
+
+
 def where(path: Path, node: ast.AST | None = None) -> str:
     line = f":{node.lineno}" if node is not None and hasattr(node, "lineno") else ""
     return f"{path.relative_to(ROOT)}{line}"

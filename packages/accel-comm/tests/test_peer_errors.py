@@ -1,5 +1,7 @@
 """What a rank says of an exchange that another process has left."""
 
+from dataclasses import asdict
+
 import pytest
 from accel_comm import CollectiveMismatch, PeerLost
 from accel_comm.flight_recorder import FlightRecorder
@@ -63,7 +65,7 @@ def test_those_that_are_gone_or_at_their_end_are_named(monkeypatch: pytest.Monke
     monkeypatch.setattr(peer_errors, "CLOSES_S", 0.0)
     torch_store = HashStore()
     own, other = StatusStore(torch_store, 0), StatusStore(torch_store, 1)
-    other.post("status/1", RankStatus(1, 3, call="reduce at train.py:4", ended=True).as_dict())
+    other.post("status/1", asdict(RankStatus(1, 3, call="reduce at train.py:4", ended=True)))
     other.post("who/2", [own.host, 0])
     text = str(errors(own).error("no message"))
     assert "\n  rank 1 has come to its end; its last was reduce at train.py:4\n  rank 2 is gone\n" in text

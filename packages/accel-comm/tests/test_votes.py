@@ -8,7 +8,7 @@ import pytest
 from accel_comm import CollectiveMismatch
 from accel_comm.flight_recorder import FlightRecorder
 from accel_comm.transports.shared_memory import SharedMemoryChannel
-from accel_comm.transports.shared_votes import SharedMemoryVotes, VoteCount
+from accel_comm.transports.shared_votes import SharedMemoryVotes
 from accel_comm.transports.torch_dist import TorchDist
 from accel_comm.transports.votes import Votes
 from accel_testing import MakePool
@@ -27,13 +27,13 @@ class Rank:
     """A rank of a test, with any number of series of votes."""
 
     def __init__(self, channel: SharedMemoryChannel) -> None:
-        self.channel, self.count, self.recorder = channel, VoteCount(), FlightRecorder()
+        self.channel, self.recorder = channel, FlightRecorder()
 
     def refuse(self) -> None:
         raise Refused
 
     def series(self) -> SharedMemoryVotes:
-        return SharedMemoryVotes("next batch", self.count, self.channel, self.recorder, self.refuse)
+        return SharedMemoryVotes("next batch", self.channel, self.recorder, self.refuse)
 
 
 def ranks(size: int, limit_s: float = 5.0) -> list[Rank]:

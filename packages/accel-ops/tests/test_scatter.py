@@ -10,6 +10,7 @@ import pytest
 import torch
 from accel_comm import Transport
 from accel_comm.transports import serialization
+from accel_ops import around_tensors
 from accel_ops.scatter import Scatter
 from named_pairs import Pair
 from suite.recording_device import DeviceTensor, RecordingDevice
@@ -120,9 +121,7 @@ def test_numbers_travel_alone_until_the_layout_changes(loopback: Loopback) -> No
 
 def test_plain_tensors_are_not_pickled_again(loopback: Loopback) -> None:
     rounds: list[list[Any]] = [[batch(number)] * 3 for number in range(6)]
-    packs = [
-        patch.object(serialization, name, side_effect=getattr(serialization, name)) for name in ("pack", "pack_around")
-    ]
+    packs = [patch.object(module, "pack", side_effect=module.pack) for module in (serialization, around_tensors)]
     with packs[0] as pack, packs[1] as pack_around:
         loopback(3, passed, rounds)
     assert (pack.call_count, pack_around.call_count) == (2, 2)  # the first part of each other rank

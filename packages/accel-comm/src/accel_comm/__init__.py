@@ -1,4 +1,7 @@
-"""Exchange between the processes of a job. Importing this package imports nothing else; the use of a name does."""
+"""Exchange data between the processes of a job, and find out which process waits for which.
+
+Importing this package imports nothing else; the first use of a name does.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

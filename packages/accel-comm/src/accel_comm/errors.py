@@ -1,21 +1,24 @@
-"""The errors of accel that a user can put right, of exchanges between processes."""
+"""The errors of exchanges between processes."""
 
 
 class AccelError(Exception):
-    """Base of every error that accel raises on purpose."""
+    """The base of every error that accel raises on purpose."""
 
 
 class NoRun(AccelError, RuntimeError):
-    """Code asked for the current run before a run was started."""
+    """The error of code that asks for the current run before a run was started."""
 
 
 class PeerFailed(AccelError, RuntimeError):
-    """Another process failed inside a block that this process was waiting for."""
+    """The error of a process that waits for the work of another, which has failed or is gone."""
 
 
 class PeerLost(AccelError, RuntimeError):
-    """Another process is gone, or did not come, in the middle of an exchange."""
+    """The error of an exchange that another process has left, or does not enter."""
 
 
 class CollectiveMismatch(AccelError, RuntimeError):
-    """Ranks entered a collective with calls or data that do not fit together; the message lists each rank's call."""
+    """The error of ranks that enter a collective with different calls or data.
+
+    Its message lists the call of each rank.
+    """

@@ -1,4 +1,4 @@
-"""Records of the exchanges of a process, in a file that outlives the process."""
+"""Record the exchanges of a process, in a file that outlives the process."""
 
 from __future__ import annotations
 
@@ -27,11 +27,16 @@ OURS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRecord:
-    """An exchange: its number in the process, the call, the data, and the user's line that called.
+    """An exchange of a process.
 
-    A `patient` exchange waits for work that may last; `ended` is None while it waits.
-
-    Units: seconds of the monotonic clock.
+    Args:
+        number: Number of the exchange in the process, from 1.
+        what: Name of the operation.
+        data: Dtype and shape, or size, of the exchanged data; empty if none is named.
+        site: File and line of the script that called.
+        patient: Whether it waits for work that may last.
+        began: Time of the monotonic clock, in seconds.
+        ended: Time of the monotonic clock, in seconds; None while it waits.
     """
 
     number: int
@@ -46,14 +51,13 @@ class CollectiveRecord:
         return f"{self.what}{f' of {self.data}' if self.data else ''} at {self.site}"
 
 
-class _OnDevice(NamedTuple):
-    """An exchange that the host has left and a device has not."""
+class _Exchange(NamedTuple):
+    """An exchange that has not ended."""
 
     number: int
     began: float
     patient: bool
     text: bytes
-    done: Callable[[], bool]
 
 
 #: those of this process whose newest exchange a device may go on with
@@ -61,7 +65,7 @@ _settling: weakref.WeakValueDictionary[int, FlightRecorder] = weakref.WeakValueD
 
 
 def settle() -> None:
-    """Notes for every flight recorder of this process which work devices have done meanwhile."""
+    """Note for every flight recorder of this process which work devices have done."""
     for recorder in list(_settling.values()):
         recorder.settle()
 
@@ -70,53 +74,62 @@ def settle() -> None:
 class FlightRecorder:
     """The newest exchanges of this process, in a file that others can read, or only in memory.
 
-    To note an exchange costs about three microseconds.
+    To note an exchange takes about 3 µs.
+
+    Args:
+        path: File to make; if it exists or cannot be made, the exchanges are in memory only.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.number = 0
-        self._began = 0.0
-        self._text, self._patient = b"", False
-        self._on_device: _OnDevice | None = None
+        self._newest = _Exchange(0, 0.0, False, b"")
+        #: an exchange that the host has left and a device has not, and whether the device has done it
+        self._on_device: tuple[_Exchange, Callable[[], bool]] | None = None
         self._map = mmap.mmap(-1, KEPT * SIZE) if path is None else _in_file(path)
 
     def begin(self, what: str, data: str = "", *, patient: bool = False) -> str:
-        """Notes that an exchange begins: the line of the user's that asked for it."""
+        """Note that an exchange begins, and return the file and line of the script that asked for it.
+
+        Args:
+            what: Name of the operation.
+            data: Description of the exchanged data.
+            patient: Whether it waits for work that may last.
+        """
         site = call_site()
         self.settle()
         self._on_device = None
         self.number += 1
-        self._text = _text(what, data, site)
-        self._began, self._patient = time.monotonic(), patient
-        self._write(0.0)
+        self._newest = _Exchange(self.number, time.monotonic(), patient, _text(what, data, site))
+        self._write(self._newest, 0.0)
         return site
 
     def end(self, done: Callable[[], bool] | None = None) -> None:
-        """Notes that the exchange is over; if a device goes on with it, once it is found to be done."""
+        """Note that the exchange is over.
+
+        Args:
+            done: Function that returns whether a device, which continues with the exchange, has done it.
+        """
         if done is not None:
-            self._on_device = _OnDevice(self.number, self._began, self._patient, self._text, done)
+            self._on_device = self._newest, done
             _settling[id(self)] = self
-            return
-        self._write(time.monotonic())
+        else:
+            self._write(self._newest, time.monotonic())
 
     def settle(self) -> None:
-        """Notes that the exchange with which the device went on is over, if it is; any thread may call."""
+        """Note that the exchange with which a device continued is over, if it is. Any thread may call."""
         pending = self._on_device
-        if pending is not None and pending.done():
+        if pending is not None and pending[1]():
             self._on_device = None
-            # what the slot of that number says, for the main thread may have begun another exchange meanwhile
-            self._put(pending.number, pending.began, pending.patient, pending.text, time.monotonic())
+            self._write(pending[0], time.monotonic())  # the main thread may have begun another exchange meanwhile
 
-    def _write(self, ended: float) -> None:
-        self._put(self.number, self._began, self._patient, self._text, ended)
-
-    def _put(self, number: int, began: float, patient: bool, text: bytes, ended: float) -> None:
+    def _write(self, exchange: _Exchange, ended: float) -> None:
+        number, began, patient, text = exchange
         place = number % KEPT * SIZE
         record = _HEAD.pack(number, ended > 0, patient, len(text), began, ended) + text
         self._map[place : place + len(record)] = record
 
     def newest(self) -> CollectiveRecord | None:
-        """The newest exchange, or None before the first."""
+        """Return the newest exchange, or None before the first."""
         self.settle()
         records = _records(self._map[:])
         return records[-1] if records else None
@@ -141,7 +154,7 @@ def _in_file(path: Path) -> mmap.mmap:
 
 
 def read(path: Path) -> list[CollectiveRecord]:
-    """The newest exchanges that a process noted in the file, in their order; none if there is no such file."""
+    """Return the newest exchanges that a process noted in a file, in their order, or none without such a file."""
     return _records(path.read_bytes()) if path.exists() else []
 
 
@@ -160,7 +173,7 @@ _known: dict[str, bool] = {}
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Whether a frame is accel's own, or only passes a call on."""
+    """Return whether a frame is accel's own, or only passes a call on."""
     name = frame.f_globals.get("__name__", "")  # its hash is known; that of a code object is computed each time
     ours = _known.get(name)
     if ours is None:
@@ -170,7 +183,7 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def call_site() -> str:
-    """The file and line outside of accel that has led here."""
+    """Return the file and line outside of accel from which this call comes."""
     frame = sys._getframe(1)
     while is_ours(frame) and frame.f_back is not None:
         frame = frame.f_back

@@ -1,9 +1,9 @@
-"""Looks into waits that last, together with the other ranks: step by step, without a thread or a clock of its own."""
+"""Look into waits that last, together with the other ranks: step by step, without a thread or a clock."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple, final
 
 from accel_comm.hang_diagnosis import Diagnosis, RankStatus, diagnose
@@ -20,7 +20,13 @@ READ_S, LATE_S = 0.25, 0.75
 
 
 class Wait(NamedTuple):
-    """The exchange that a rank waits in: its number, for how many seconds, and whether it may last."""
+    """The exchange that a rank waits in.
+
+    Args:
+        number: Number of the exchange in the process.
+        seconds: Seconds that it has lasted.
+        patient: Whether it may last.
+    """
 
     number: int
     seconds: float
@@ -35,6 +41,12 @@ class HangDetector:
     and alone reads the answers: for a diagnosis each rank answers once. The rank looks again when the wait has lasted
     twice as long, when a process has ended, and at the limit. The result of the newest look is in the store, so any
     rank may take the next look.
+
+    Args:
+        store: Notes of the ranks.
+        size: Number of ranks.
+        status: Function that returns the activity of this rank.
+        limit_s: Seconds after which a wait is in vain.
     """
 
     def __init__(self, store: StatusStore, size: int, status: Callable[[], RankStatus], *, limit_s: float) -> None:
@@ -61,9 +73,14 @@ class HangDetector:
         self._post(RankStatus(store.rank), 0)
 
     def turn(self, now: float, wait: Wait | None) -> Diagnosis | None:
-        """The diagnosis to print, or None; called a few times a second, with the wait of this rank.
+        """Take the next step, and return the diagnosis to print, or None.
 
-        Raises: RuntimeError if the store is gone.
+        Args:
+            now: Time in seconds; a few calls a second are enough.
+            wait: The exchange that this rank waits in.
+
+        Raises:
+            RuntimeError: If the store is gone.
         """
         if self._poll_at is None:
             self._poll_at = now + self._heartbeat_s * (self._store.rank + 1) / self._size  # not all at once
@@ -103,11 +120,11 @@ class HangDetector:
             self._claims = question, lost + 1
 
     def _is_final(self, wait: Wait) -> bool:
-        """Whether the wait is to be ended as soon as all have answered and the limit is there."""
+        """Return whether the wait is to be ended as soon as all have answered and the limit is there."""
         return not wait.patient and wait.seconds >= self._limit_s - self._early_s
 
     def _after(self, wait: Wait) -> float:
-        """Seconds that the wait has to last for the look after this one."""
+        """Return the seconds that the wait has to last for the look after this one."""
         if self._is_final(wait):
             return max(wait.seconds, self._limit_s) + self._heartbeat_s
         seconds, last = self._next_look_s, max(self._limit_s - self._early_s, self._look_s)
@@ -135,7 +152,7 @@ class HangDetector:
         self._post(self._status(), question)
 
     def _post(self, status: RankStatus, question: int) -> None:
-        self._store.post(f"status/{status.rank}", replace(status, asked=question).as_dict())
+        self._store.post(f"status/{status.rank}", asdict(replace(status, asked=question)))
 
     def _ask(self, now: float, *, again: bool = False) -> None:
         asked = self._store.heartbeat(QUESTION).questions
@@ -174,9 +191,8 @@ class HangDetector:
         last, notice = self._store.read("look") or ([None] * size, NOTICE_S)
         if not any(number is not None and number == earlier for number, earlier in zip(numbers, last, strict=True)):
             notice = NOTICE_S  # other waits than those that were told
-        before = [None if number is None else RankStatus(rank, number, waits=0.0) for rank, number in enumerate(last)]
         alive = [lives.get(rank, True) for rank in range(size)]
-        diagnosis = diagnose(answers, before, alive, limit=self._limit_s, notice=notice)
+        diagnosis = diagnose(answers, last, alive, limit=self._limit_s, notice=notice)
         is_notice = diagnosis is not None and not diagnosis.fatal
         self._store.post("look", [numbers, 2 * notice if is_notice else notice])
         if diagnosis is None or is_notice:
@@ -198,32 +214,33 @@ class HangDetector:
         return diagnosis
 
     def _wait_for_others(self, now: float) -> None:
-        """All leave at about the same time: who loses another in an exchange would have words of its own."""
+        """Leave when the others do: who loses another in an exchange would have words of its own."""
         if self._leave_at is not None and now >= self._leave_at:
             self.over = True
         elif now >= self._heard_at:
             self._heard(now, 0)
 
     def _heard(self, now: float, more: int) -> None:
-        """Counts the ranks that know of the diagnosis, from minus the number of ranks that are to know."""
+        """Count the ranks that know of the diagnosis, from minus the number of ranks that are to know."""
         self.over = self._store.count("heard", more) >= 0
         self._heard_at = now + min(self._heartbeat_s / 8, 2 * READ_S)
 
 
 @dataclass
 class _Question:
-    """A question that this rank has asked all, and the answers so far; `again`: right after another question."""
+    """A question that this rank has asked all, and the answers so far."""
 
     number: int
     answers: list[RankStatus | None]
     asked_at: float
     until: float
     read_at: float
+    #: whether it came right after another question
     again: bool
     answered_at: dict[int, float] = field(default_factory=dict)
 
     def as_of(self, now: float) -> list[RankStatus | None]:
-        """The answers of the ranks; a rank that waited then waits still."""
+        """Return the answers of the ranks: a rank that waited then waits still."""
         return [
             status
             if status is None or status.waits is None

@@ -1,10 +1,9 @@
-"""Judges from the activity of each rank whether a rank waits in vain, and says so in words."""
+"""Find out from the activity of each rank whether a rank waits in vain, and describe it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 #: seconds after which a wait is in vain when a process is gone without a word; exchanges with it fail by themselves
 GONE_S = 30.0
@@ -15,11 +14,19 @@ STANDS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """The activity of a rank: its newest exchange, since when it waits there, and the user's line that it is at.
+    """The activity of a rank.
 
-    `call` is None before its first exchange; `waits` is None outside exchanges; `ended` is true when its script is
-    over; `asked` is the number of the question that this answers; `moves` says whether its exchange moves tensors,
-    which take time on a slow network. Units: seconds.
+    Args:
+        rank: The rank.
+        number: Number of its newest exchange; 0 before the first.
+        what: Name of that operation.
+        call: That operation, its data and its line; None before the first exchange.
+        waits: Seconds that it has waited there; None outside of exchanges.
+        patient: Whether that exchange waits for work that may last.
+        doing: Line of the script that the rank is at.
+        ended: Whether its script is over.
+        asked: Number of the question that this answers.
+        moves: Whether the exchange moves tensors, which take time on a slow network.
     """
 
     rank: int
@@ -33,10 +40,6 @@ class RankStatus:
     asked: int = 0
     moves: bool = False
 
-    def as_dict(self) -> dict[str, Any]:
-        """The status as JSON has it."""
-        return asdict(self)
-
     def __str__(self) -> str:
         if self.ended:
             return f"has come to the end of its script{f'; its last was {self.call}' if self.call else ''}"
@@ -48,26 +51,38 @@ class RankStatus:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The fault that was found, in words, and whether the job has to end because of it."""
+    """A fault of the job.
+
+    Args:
+        text: The fault in words, with a line for each rank.
+        fatal: Whether the job has to end because of it.
+        sure: Whether it holds however old the statuses are.
+    """
 
     text: str
     fatal: bool
-    #: whether it holds however old the statuses are
     sure: bool = True
 
 
 def diagnose(
     statuses: Sequence[RankStatus | None],
-    before: Sequence[RankStatus | None] | None,
+    before: Sequence[int | None],
     alive: Sequence[bool | None],
     *,
     limit: float,
     notice: float,
 ) -> Diagnosis | None:
-    """The fault in the activities of ranks, now and a look `before`; None if there is none.
+    """Return the fault in the activities of ranks, or None if there is none.
 
-    A rank that does not answer has the activity None. It is fatal if a rank waits for a rank that is gone or at its
-    end, if all ranks wait in different calls, and if a wait is longer than `limit`. A wait of `notice` is reported.
+    It is fatal if a rank waits for a rank that is gone or at its end, if all ranks wait in different calls, and if a
+    wait is longer than the limit.
+
+    Args:
+        statuses: Activity of each rank; None if a rank does not answer.
+        before: Number of the exchange in which each rank waited at the look before this one; None if in none.
+        alive: Whether the process of each rank lives; None if nobody knows.
+        limit: Seconds after which a wait is a fault.
+        notice: Seconds after which a wait is reported.
     """
     waiting = [status for status in statuses if status is not None and status.waits is not None]
     if not waiting:
@@ -86,7 +101,7 @@ def diagnose(
         return Diagnosis(
             f"rank {_ranks(over)} has ended, and others wait for it{table}\n{_ADVICE}", fatal=True, sure=False
         )
-    if len(waiting) == len(statuses) and before is not None and _stands(waiting, before):
+    if len(waiting) == len(statuses) and _stands(waiting, before):
         return Diagnosis(f"all ranks wait for each other{table}\n{_ADVICE}", fatal=True)
     if longest >= limit:
         return Diagnosis(
@@ -106,9 +121,8 @@ _ADVICE = (
 )
 
 
-def _stands(now: Sequence[RankStatus], before: Sequence[RankStatus | None]) -> bool:
-    earlier = {status.rank: status.number for status in before if status is not None and status.waits is not None}
-    still = all(earlier.get(status.rank) == status.number and (status.waits or 0.0) >= STANDS_S for status in now)
+def _stands(now: Sequence[RankStatus], before: Sequence[int | None]) -> bool:
+    still = all(before[status.rank] == status.number and (status.waits or 0.0) >= STANDS_S for status in now)
     # those that are ahead may have their part of what the others still receive
     behind = min(status.number for status in now)
     last = [status for status in now if status.number == behind]

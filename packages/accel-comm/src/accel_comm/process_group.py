@@ -1,4 +1,4 @@
-"""Opens torch's default process group once, and closes it only when it is ours to close."""
+"""Open torch's default process group once, and close it only if it was opened here."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """The options for opening the process group, if it is not open yet; None leaves an option to accel.
+    """The options for opening the process group, if it is not open yet.
 
-    `timeout` is the limit of a wait.
+    None leaves an option to accel.
+
+    Args:
+        backend: Backend of `torch.distributed`.
+        init_method: URL at which processes meet.
+        timeout: Limit of a wait.
     """
 
     backend: str | None = None
@@ -34,7 +39,7 @@ class GroupOptions:
 
 
 def limit_of_open_group() -> timedelta | None:
-    """The limit of the open group; None if the group does not say."""
+    """Return the limit of a wait in the open group, or None if the group does not say."""
     import torch
     import torch.distributed as dist
 
@@ -53,9 +58,17 @@ LATER = timedelta(seconds=30)
 
 
 def open_group(rank: int, size: int, backend: str, options: GroupOptions, open_store: Callable[[], Store]) -> bool:
-    """True when this call opened the default group, over the store of `open_store`; False when it was open already.
+    """Open the default group, and return whether it was not open yet.
 
-    Collective: every process of the job must call.
+    Args:
+        rank: Rank of this process.
+        size: Number of processes.
+        backend: Backend for each type of device, as `with_cpu` returns it.
+        options: Options, of which `timeout` counts here.
+        open_store: Function that returns the store in which processes meet.
+
+    Collective:
+        Every process of the job must call.
     """
     import torch.distributed as dist
 
@@ -75,7 +88,7 @@ def open_group(rank: int, size: int, backend: str, options: GroupOptions, open_s
 
 
 def with_cpu(backend: str) -> str:
-    """The backend, with gloo beside it if it serves no tensors of the CPU, as NCCL does not."""
+    """Return the backend, with gloo beside it if it serves no tensors of the CPU, as NCCL does not."""
     import torch.distributed as dist
 
     kinds: list[str] = dist.Backend.backend_capability.get(backend.lower(), ["cpu"])
@@ -83,7 +96,7 @@ def with_cpu(backend: str) -> str:
 
 
 def close_group() -> None:
-    """Closes the default group if it is open."""
+    """Close the default group if it is open."""
     import torch.distributed as dist
 
     atexit.unregister(_close_at_exit)
@@ -107,7 +120,7 @@ def _close_at_exit() -> None:
 
 
 def _abort_exchanges_of_devices() -> None:
-    """Ends the exchanges in which devices wait: without peers, NCCL's would hold up the end of this process."""
+    """End the exchanges in which devices wait: without peers, NCCL's would hold up the end of this process."""
     import torch
     import torch.distributed as dist
 
@@ -129,7 +142,7 @@ def _abort_exchanges_of_devices() -> None:
 
 @contextmanager
 def _together(backends: list[Any]) -> Iterator[None]:
-    """Lets NCCL end its communicators at once: in turn, each may wait for ranks that end another communicator."""
+    """Let NCCL end its communicators at once: in turn, each may wait for ranks that end another communicator."""
     import torch.distributed as dist
 
     of_nccl = [

@@ -1,4 +1,4 @@
-"""Short notes that the processes of a job leave for each other in the store of their process group."""
+"""Read and write short notes of the processes of a job, in the store of their process group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ _EXITING = 0x4
 
 
 class Heartbeat(NamedTuple):
-    """The facts in a number that all ranks read: one request reads the number and adds to it."""
+    """The facts in a number that all ranks read: one request reads the number and adds to it.
+
+    Args:
+        questions: Questions to all ranks so far.
+        ends: Processes that have come to their end.
+        beats: Signs of life of rank 0.
+        diagnosed: Whether there is a diagnosis.
+    """
 
     questions: int
     ends: int
@@ -28,20 +35,24 @@ class Heartbeat(NamedTuple):
 
     @classmethod
     def of(cls, number: int) -> Heartbeat:
-        """The parts of the number: 2**20 questions, 2**18 ranks, 2**24 signs of life."""
+        """Return the parts of the number: 2**20 questions, 2**18 ranks, 2**24 signs of life."""
         return cls(number % END, number % BEAT // END, number % DIAGNOSED // BEAT, number >= DIAGNOSED)
 
 
 @final
 class StatusStore:
-    """Notes under names, as JSON; a reader never waits for a writer.
+    """The notes of a job under names, as JSON, where a reader never waits for a writer.
 
-    Raises: RuntimeError, by each method that reads or writes, when the process that serves the store is gone.
+    Each method that reads or writes raises RuntimeError if the process that serves the store is gone.
+
+    Args:
+        store: A store of torch, which gets another connection.
+        rank: Rank of this process.
+        run: Number of the run in the process: no run reads the notes of another.
     """
 
     def __init__(self, store: Any, rank: int, run: int = 0) -> None:
         self._connection = StoreConnection(store)
-        # A store may serve several runs of a process, one after the other: none is to read another's notes.
         self._prefix = f"accel.status/{run}/"
         self.rank = rank
         self.host = own_host()
@@ -56,20 +67,20 @@ class StatusStore:
         return self._connection.store
 
     def is_gone(self, within_s: float = 0.0) -> bool:
-        """Whether the process that serves the store is gone, or found to be so in that time."""
+        """Return whether the process that serves the store is gone, or found to be gone within some seconds."""
         return self._connection.is_closed(within_s)
 
     def post(self, name: str, note: Any) -> None:
-        """Writes a note, in place of an older note of that name."""
+        """Write a note, in place of an older note of that name."""
         self._store.set(self._prefix + name, json.dumps(note))
 
     def read(self, name: str) -> Any:
-        """The note of that name; None if there is no such note."""
+        """Return the note of that name, or None."""
         name = self._prefix + name
         return json.loads(self._store.get(name)) if self._store.check([name]) else None
 
     def read_all(self, names: Sequence[str]) -> list[Any]:
-        """The notes of these names, None for a missing note; two requests when all are there, then a single request."""
+        """Return the notes of these names, None for a missing one, in one or two requests if all are there."""
         if not self._written.issuperset(names):
             if not self._store.check([self._prefix + name for name in names]):
                 return [self.read(name) for name in names]
@@ -77,28 +88,28 @@ class StatusStore:
         return [json.loads(note) for note in self._store.multi_get([self._prefix + name for name in names])]
 
     def first(self, name: str, note: Any) -> Any:
-        """The note that a process has first given under that name: this note, or an earlier one."""
+        """Return the note that a process has first given under that name: this note, or an earlier one."""
         return json.loads(self._store.compare_set(self._prefix + name, "", json.dumps(note)))
 
     def count(self, name: str, more: int = 0) -> int:
-        """The number of that name, with `more` added to it."""
+        """Add to the number of that name, and return it."""
         return int(self._store.add(self._prefix + name, more))
 
     def heartbeat(self, more: int = 0) -> Heartbeat:
-        """The number that all ranks read, with `more` added to it."""
+        """Add to the number that all ranks read, and return it."""
         return Heartbeat.of(self.count("heartbeat", more))
 
     def ended(self, ranks: Sequence[int]) -> dict[int, str | None]:
-        """The ranks among these that have come to the end of their scripts, each with its last exchange in words."""
+        """Return those of these ranks whose scripts have ended, each with its last exchange in words."""
         notes = zip(ranks, self.read_all([f"status/{rank}" for rank in ranks]), strict=True)
         return {rank: note["call"] for rank, note in notes if note is not None and note["ended"]}
 
     def alive(self, rank: int) -> bool | None:
-        """Whether the process lives; None if this machine cannot know."""
+        """Return whether the process of a rank lives, or None if this machine cannot know."""
         return self.all_alive([rank])[0]
 
     def all_alive(self, ranks: Sequence[int]) -> list[bool | None]:
-        """Whether each of these processes lives."""
+        """Return whether the process of each of these ranks lives."""
         unknown = [rank for rank in ranks if rank not in self._who]
         if unknown:
             for rank, note in zip(unknown, self.read_all([f"who/{rank}" for rank in unknown]), strict=True):
@@ -129,7 +140,7 @@ def _lives(pid: int) -> bool:
 
 
 def own_host() -> str:
-    """The identity of this machine, and of the namespace of process ids on it."""
+    """Return the identity of this machine, and of the namespace of process ids on it."""
     machine = namespace = ""
     with suppress(OSError):  # not every system has these, or lets everybody see them
         machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -138,7 +149,7 @@ def own_host() -> str:
 
 
 def open_status_store(rank: int, run: int) -> StatusStore:
-    """A status store of the default process group, with a connection of its own."""
+    """Return a status store of the default process group, with a connection of its own."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     return StatusStore(_get_default_store(), rank, run)

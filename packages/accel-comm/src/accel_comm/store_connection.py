@@ -1,4 +1,4 @@
-"""A connection to a store, and whether the process that serves the store is gone.
+"""Open a connection to a store, and find out whether the process that serves the store is gone.
 
 torch prints a traceback of C++ when a request finds the connection closed, so the connection is asked first.
 """
@@ -38,7 +38,7 @@ class StoreConnection:
             self._poll.register(own, select.POLLRDHUP)
 
     def is_closed(self, within_s: float = 0.0) -> bool:
-        """Whether the other end is known to be gone, or found to be so in that time."""
+        """Return whether the other end is gone, or found to be gone within some seconds."""
         return self._poll is not None and bool(self._poll.poll(1000 * within_s))
 
 

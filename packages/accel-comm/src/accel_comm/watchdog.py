@@ -1,4 +1,4 @@
-"""A thread of each process that watches its waits, says which rank waits in which call for whom, and ends the job."""
+"""Watch the waits of a process by a thread, say which rank waits in which call for whom, and end the job."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from types import FrameType
 from typing import final
 
@@ -27,7 +28,17 @@ CLOSING_S = 1.6
 
 @final
 class Watchdog:
-    """Looks into waits of this process that last, together with the watchdogs of the others."""
+    """A thread that looks into waits of this process that last, together with the watchdogs of the others.
+
+    Args:
+        store: Notes of the ranks, over a connection that no other thread uses.
+        recorder: Flight recorder of this process.
+        size: Number of ranks.
+        limit_s: Seconds after which a wait is in vain.
+        leave: Function that ends this process after a fatal diagnosis.
+        main: Identity of the thread that exchanges; None for the main thread.
+        in_wait: Function that returns whether a stack waits in an exchange; None for `is_in_wait`.
+    """
 
     def __init__(
         self,
@@ -50,11 +61,11 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="accel-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Begin to watch."""
         self._thread.start()
 
     def close(self) -> None:
-        """Tells the others that this process has come to its end, and stops watching."""
+        """Tell the others that this process has come to its end, and stop watching."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -74,7 +85,7 @@ class Watchdog:
                 return
         last, me = self._recorder.newest(), self._store.rank
         number, call = (0, None) if last is None else (last.number, str(last))
-        self._store.post(f"status/{me}", RankStatus(me, number, call=call, ended=True).as_dict())
+        self._store.post(f"status/{me}", asdict(RankStatus(me, number, call=call, ended=True)))
         self._store.heartbeat(END)
 
     def _turn(self) -> None:
@@ -90,7 +101,14 @@ class Watchdog:
 def own_status(
     rank: int, recorder: FlightRecorder, main: int | None, in_wait: Callable[[FrameType], bool]
 ) -> RankStatus:
-    """The newest exchange, whether the main thread waits in it, and the line that it is at; for another thread."""
+    """Return the newest exchange, whether a thread waits in it, and the line that the thread is at.
+
+    Args:
+        rank: Rank of this process.
+        recorder: Flight recorder of this process.
+        main: Identity of the thread that exchanges; another thread calls.
+        in_wait: Function that returns whether its stack waits in an exchange.
+    """
     record, frame = recorder.newest(), sys._current_frames().get(main or 0)
     doing = users_line(frame) if frame is not None else "its end"
     if record is None:
@@ -102,7 +120,7 @@ def own_status(
 
 
 def is_in_wait(frame: FrameType) -> bool:
-    """Whether a stack that has begun an exchange still waits in it, and does not run a signal's handler meanwhile."""
+    """Return whether a stack that has begun an exchange still waits in it, and runs no handler of a signal."""
     inner: FrameType | None = frame
     while inner is not None and f"torch{os.sep}distributed" in inner.f_code.co_filename:
         inner = inner.f_back
@@ -110,7 +128,7 @@ def is_in_wait(frame: FrameType) -> bool:
 
 
 def users_line(frame: FrameType) -> str:
-    """The innermost line of the user's own on a stack, with its text."""
+    """Return the innermost line of the script on a stack, with its text."""
     own, users = _library_folders(), frame
     inner: FrameType | None = frame
     while inner is not None:

@@ -5,7 +5,9 @@ import random
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch.distributed as dist
@@ -109,7 +111,7 @@ def test_rounds_without_a_pause_mix_nothing_up(size: int, world: MakePool) -> No
 
 def without_memory_on_one(rank: int) -> tuple[bool, list[list[bytes]], int]:
     if dist.get_rank() == rank:
-        vars(shared_memory).update(_made=lambda *_: (None, None), _opened=lambda *_: None)
+        vars(shared_memory).update(mmap=SimpleNamespace(mmap=Mock(side_effect=OSError)))
     transport = joined()
     found = [transport.exchange("gather", bytes([transport.rank]) * 9) for _ in range(3)]
     used = channel_of(transport) is not None

@@ -1,5 +1,7 @@
 """What many ranks ask of the store, and what they find; in one process, with a clock that is a number."""
 
+from dataclasses import asdict
+
 import pytest
 from accel_comm.hang_detector import HEARTBEAT_S, LATE_S, LOOK_S, Wait
 from accel_comm.hang_diagnosis import GONE_S, RankStatus
@@ -104,7 +106,7 @@ def test_an_end_is_noticed_in_the_middle_of_a_long_wait() -> None:
     job.run(250, waiting_since(0, 0, 1, 2), alike)
     told = len(job.told)
     job.silent.add(3)
-    job.status_stores[3].post("status/3", RankStatus(3, ended=True).as_dict())
+    job.status_stores[3].post("status/3", asdict(RankStatus(3, ended=True)))
     job.status_stores[3].heartbeat(END)
     job.run(30)
     ((_, at, diagnosis),) = job.told[told:]
@@ -120,7 +122,7 @@ def test_ranks_that_end_together_make_no_storm_of_looks() -> None:
     job.run(100, doing, alike)
     for rank in range(size // 2, size):
         job.silent.add(rank)
-        job.status_stores[rank].post(f"status/{rank}", RankStatus(rank, 2, ended=True).as_dict())
+        job.status_stores[rank].post(f"status/{rank}", asdict(RankStatus(rank, 2, ended=True)))
         job.status_stores[rank].heartbeat(END)
     assert job.run(30, doing, alike) <= 30 * size
     assert job.left == {}

@@ -1,7 +1,7 @@
 """What is diagnosed to be a wait in vain, and what is not."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from accel_comm.hang_diagnosis import GONE_S, STANDS_S, Diagnosis, RankStatus, diagnose
@@ -25,7 +25,11 @@ def working(rank: int) -> RankStatus:
 def diagnosed(
     statuses: Statuses, before: Statuses | None = None, alive: list[bool | None] | None = None
 ) -> Diagnosis | None:
-    return diagnose(statuses, before, alive or [True] * len(statuses), limit=LIMIT, notice=NOTICE)
+    waits: list[int | None] = [None] * len(statuses)
+    for status in before or ():
+        if status is not None and status.waits is not None:
+            waits[status.rank] = status.number
+    return diagnose(statuses, waits, alive or [True] * len(statuses), limit=LIMIT, notice=NOTICE)
 
 
 def test_where_nobody_waits_all_is_well() -> None:
@@ -167,7 +171,7 @@ def test_a_diagnosis_names_every_rank(kinds: list[tuple[str, float, bool]]) -> N
     )
 )
 def test_a_status_comes_back_from_json(status: RankStatus) -> None:
-    assert RankStatus(**json.loads(json.dumps(status.as_dict()))) == status
+    assert RankStatus(**json.loads(json.dumps(asdict(status)))) == status
     assert replace(status, ended=True) != status
 
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -178,7 +178,7 @@ def test_ranks_that_end_while_one_looks_end_well(
         store._store.set(store._prefix + name, json.dumps(note))
         if name == "status/0" and note["asked"]:
             job.recorders[0].end()
-            post(store, "status/1", hang_diagnosis.RankStatus(1, ended=True).as_dict())
+            post(store, "status/1", asdict(hang_diagnosis.RankStatus(1, ended=True)))
 
     post = StatusStore.post
     monkeypatch.setattr(StatusStore, "post", posted)

@@ -10,6 +10,7 @@ import torch
 from accel_comm import Transport
 from accel_comm.transports import serialization
 
+from accel_ops import around_tensors
 from accel_ops.move import send_to_device
 from accel_ops.packing import in_groups, to_bytes, to_tensors, travels_small
 
@@ -122,7 +123,7 @@ class Scatter:
             self._messages.scatter_tensors(self._what, [], received, self._source)
         else:
             tensors = to_tensors(message[start:], [(shape, dtype) for dtype, shape, _ in looks])
-        return serialization.unpack_around(around, tensors), note
+        return around_tensors.unpack(around, tensors), note
 
 
 class _Part(NamedTuple):
@@ -147,7 +148,7 @@ def _taken_apart(data: Any, known: Any, known_is_small: bool, room: int) -> _Par
         is_small = known_is_small if is_known else travels_small(tensors, room)
         if is_small or len({tensor.device for tensor in tensors}) == 1:
             return _Part(data, tensors, is_small, outline, is_known=is_known)
-    around, tensors = serialization.pack_around(data)
+    around, tensors = around_tensors.pack(data)
     if len({tensor.device for tensor in tensors if not tensor.is_cpu}) > 1:  # the receiver has them all on one
         around, tensors = serialization.pack(data), []
     return _Part(data, tensors, travels_small(tensors, room), around=around)
@@ -179,7 +180,7 @@ def _message(part: _Part, note: Any, *, apart: bool) -> bytes:
         return _ONLY_NUMBERS + to_bytes(part.tensors)
     head, layout = b"", None
     if not part.is_known:
-        around = part.around or serialization.pack_around(part.data)[0]
+        around = part.around or around_tensors.pack(part.data)[0]
         layout = Layout(around, [(tensor.dtype, tuple(tensor.shape), tensor.device.type) for tensor in part.tensors])
     if layout is not None or note is not None:
         head = serialization.pack((layout, note))

@@ -1,4 +1,7 @@
-"""The rank and place of this process. Importing this package imports nothing else; the first use of a name does."""
+"""Find out the rank and place of this process, and hold the run that all of its code shares.
+
+Importing this package imports nothing else; the first use of a name does.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The window of micro-batches that an optimizer step is made of: when it begins, steps, and is dropped."""
+"""Count micro-batches: when the window of an optimizer step begins, steps, and is dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from typing import Any, Protocol
 class BatchPadding:
     """The numbers of real samples in a batch in which ranks got repetitions, or different numbers of samples.
 
-    `real` and `served` have one number a rank: its samples without repetitions (they come first), and all its samples.
+    Args:
+        real: Samples of each rank without repetitions, which come first.
+        served: All samples of each rank.
     """
 
     real: tuple[int, ...]
@@ -21,12 +23,27 @@ class BatchPadding:
 
     @property
     def total(self) -> int:
-        """Samples of the job that are no repetitions."""
+        """The number of samples of the job that are no repetitions."""
         return sum(self.real)
 
 
-class LoaderPass(Protocol):
-    """A pass over a loader, as windows and metrics see it."""
+@dataclass(slots=True)
+class LoaderPass:
+    """A pass over a loader, as far as it has come.
+
+    Args:
+        loader: The loader.
+        passes: All passes that run, the active one last.
+        rows: Samples of a full batch of a rank; None if batches vary.
+        last: Whether the current batch is the last.
+        tail: Real samples of the current batch; None if it is full and all are real.
+        at: Position after the current batch.
+        settled: Position at the newest optimizer step.
+        ticked: Whether a micro-batch came of the pass.
+        came: Batches since the last micro-batch began.
+        in_step: Micro-batches in a row for which `came` was 1, as in loaders that are read side by side.
+        inner: Whether it began while another was in step: an evaluation, or a loader that is begun again and again.
+    """
 
     #: the loader, or None once the pass is over
     loader: Any
@@ -37,15 +54,9 @@ class LoaderPass(Protocol):
     #: the real samples of the current batch, or None if all samples of a full batch are real
     tail: BatchPadding | None
 
-    def begin_micro_batch(self, *, active: bool) -> bool:
-        """Note that a micro-batch begins, and return whether the data of the window ends with it.
-
-        Args:
-            active: Whether the newest batch is one of this pass.
-        """
-
-    def note_step(self) -> None:
-        """Note that an optimizer step is due, which sees all batches until now."""
+    def take_over(self) -> None:
+        """Make this the active pass: its batch comes, though other passes were begun since and left standing."""
+        self.passes[:] = [*(other for other in self.passes if other is not self), self]
 
 
 class PartialWindow(Enum):
@@ -60,11 +71,16 @@ class WindowListener(Protocol):
     """An object that an `AccumulationState` tells of its windows."""
 
     def begin_window(self, dropped: bool) -> None:
-        """A window begins; if the window before it was dropped, its gradients have to go."""
+        """Begin a window: if the window before it was dropped, its gradients have to go."""
 
 
 class AccumulationState:
-    """Owns the window of micro-batches: says when it begins, when its step is due, and when it is dropped."""
+    """The owner of the window of micro-batches: when it begins, when its step is due, and when it is dropped.
+
+    Args:
+        every: Micro-batches of an optimizer step.
+        at_epoch_end: What happens to a window that the end of the data cuts short.
+    """
 
     def __init__(self, every: int = 1, *, at_epoch_end: PartialWindow | str = PartialWindow.FLUSH) -> None:
         #: micro-batches of the window, the current one included; 0 before the first
@@ -89,9 +105,10 @@ class AccumulationState:
     # for is a plain attribute.
 
     def set_every(self, steps: int) -> None:
-        """Sets the number of micro-batches to an optimizer step, from the next micro-batch on.
+        """Set the number of micro-batches of an optimizer step, from the next micro-batch on.
 
-        Raises: ValueError for anything but a whole number of at least 1.
+        Raises:
+            ValueError: For anything but an integer of at least 1.
         """
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ValueError(f"gradient_accumulation_steps={steps!r}: expected a whole number of at least 1")
@@ -101,11 +118,11 @@ class AccumulationState:
         self.alone = steps == 1 and not self.waiting and self.due
 
     def tell(self, listener: WindowListener) -> None:
-        """Tells the listener of each window that begins."""
+        """Tell a listener of each window that begins."""
         self._listeners.append(listener)
 
     def forget_listeners(self) -> None:
-        """Tells no listener from now on."""
+        """Forget all listeners."""
         self._listeners.clear()
 
     def _begin(self) -> None:
@@ -115,7 +132,7 @@ class AccumulationState:
             listener.begin_window(dropped)
 
     def tick(self) -> bool:
-        """Begins a micro-batch; True when the optimizer step is due at its end."""
+        """Begin a micro-batch, and return whether the optimizer step is due at its end."""
         if self._over:
             self._begin()
         self.position += 1
@@ -135,23 +152,31 @@ class AccumulationState:
         return self.due
 
     def _data_ends(self) -> bool:
-        """Tell all passes of a micro-batch, and return whether data ends with it."""
-        active, ends = self._passes[-1], False
+        """Return whether the current batch is the last of its pass, or of another pass that is read side by side."""
+        active = self._passes[-1]
+        active.ticked = True
+        ends = active.last and not active.inner
         for loader_pass in self._passes:
             ends = loader_pass.begin_micro_batch(active=loader_pass is active) or ends
         return ends
 
     def leave(self) -> None:
-        """Ends a micro-batch; a step that follows is still the step that was due in it."""
+        """End a micro-batch.
+
+        A step that follows is still the step that was due in it.
+        """
         self.inside = False
         self.alone = self.every == 1 and self._over and self.due
 
     def abandon(self) -> None:
-        """Throws the window of the current micro-batch away: it failed, and no step may follow."""
+        """Drop the window of the current micro-batch: it failed, and no step may follow."""
         self._over, self.due, self.alone, self.dropped = True, False, False, True
 
     def begin_alone(self) -> None:
-        """A loss comes outside of micro-batches, and has its own step; a window of several may wait to go on."""
+        """Begin a loss outside of micro-batches, which has its own step.
+
+        A window of several micro-batches may wait to be continued.
+        """
         if self.every == 1 and not self._over:
             self.abandon()
         if self._over:
@@ -162,7 +187,7 @@ class AccumulationState:
             self.alone = self.every == 1
 
     def reset(self) -> None:
-        """Forgets a window that has begun."""
+        """Forget a window that has begun."""
         self.inside, self._over, self.dropped = False, True, False
         self.begin_alone()
 
@@ -172,19 +197,19 @@ class AccumulationState:
 
     @property
     def waiting(self) -> bool:
-        """Whether a window has begun, and not ended."""
+        """True if a window has begun, and not ended."""
         return self.inside or not self._over
 
     @contextmanager
-    def iterating(self, loader_pass: LoaderPass) -> Iterator[Sequence[LoaderPass]]:
-        """Return a context in which a pass runs, which is the active one until a batch of another pass comes.
+    def iterating(self, loader: Any, *, rows: int | None = None) -> Iterator[LoaderPass]:
+        """Yield a pass over a loader, which is active while the block runs and no batch of another pass comes.
 
         Args:
-            loader_pass: The pass that begins.
-
-        Yields:
-            All passes that run, the active one last, as this object goes on to keep them.
+            loader: The loader.
+            rows: Samples of a full batch of a rank; None if batches vary.
         """
+        inner = any(other.in_step > 1 and other.loader is not loader for other in self._passes)
+        loader_pass = LoaderPass(loader, self._passes, rows, inner=inner)
         self._passes.append(loader_pass)
         try:
             yield self._passes
@@ -205,7 +230,7 @@ class AccumulationState:
 
     @property
     def sync_gradients(self) -> bool:
-        """Whether the current micro-batch ends with an optimizer step."""
+        """True if the current micro-batch ends with an optimizer step."""
         return self.due
 
     @sync_gradients.setter
@@ -223,12 +248,12 @@ class AccumulationState:
 
     @property
     def num_steps(self) -> int:
-        """Micro-batches to an optimizer step."""
+        """The number of micro-batches of an optimizer step."""
         return self.every
 
     @property
     def in_dataloader(self) -> bool:
-        """Whether a prepared loader is being iterated."""
+        """True while a prepared loader is being iterated."""
         return bool(self._passes)
 
     @property
@@ -238,12 +263,12 @@ class AccumulationState:
 
     @property
     def end_of_dataloader(self) -> bool:
-        """Whether the current batch is the last batch of the active loader."""
+        """True if the current batch is the last batch of the active loader."""
         return bool(self._passes) and self._passes[-1].last
 
     @property
     def remainder(self) -> int:
-        """Samples of the job's current batch that are no repetitions; 0 when all are real, -1 outside a loop."""
+        """The number of real samples of the job's current batch: 0 if all are real, -1 outside a loop."""
         if not self._passes:
             return -1
         tail = self._passes[-1].tail

@@ -4,7 +4,10 @@ from enum import StrEnum
 
 
 class DistributedType(StrEnum):
-    """The kind of set-up that a job runs on; `TPU` is another name of `XLA`."""
+    """The kind of set-up that a job runs on.
+
+    `TPU` is another name of `XLA`.
+    """
 
     NO = "NO"
     MULTI_CPU = "MULTI_CPU"
@@ -24,9 +27,14 @@ class DistributedType(StrEnum):
 
 
 def distributed_type(device_kind: str, world_size: int) -> DistributedType:
-    """The set-up of `world_size` processes on one kind of device.
+    """Return the set-up of some processes on one kind of device.
 
-    Raises: ValueError for several processes on a kind of device that has no name here.
+    Args:
+        device_kind: Type of the device, as torch names it.
+        world_size: Number of processes.
+
+    Raises:
+        ValueError: For several processes on a kind of device that has no name here.
     """
     if device_kind == "xla":
         return DistributedType.XLA

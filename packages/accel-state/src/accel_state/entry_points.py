@@ -37,7 +37,7 @@ def _folders_with_metadata() -> tuple[tuple[str, int], ...]:
 
 @cache
 def _has_metadata(path: str, changed: int) -> bool:
-    """Tell whether a folder names distributions; an archive counts as such a folder."""
+    """Tell whether a folder, or an archive, names distributions."""
     try:
         with os.scandir(path) as entries:
             return any(entry.name.endswith(_METADATA) for entry in entries)

@@ -1,4 +1,4 @@
-"""The environment variables that launchers and workers share: the only place in the libraries that reads them."""
+"""Read and write the environment variables that launchers and workers share: no other file of the libraries does."""
 
 import os
 import re
@@ -49,18 +49,22 @@ _FALSE = ("", "0", "false", "no", "off")
 
 
 def process_environ() -> Mapping[str, str]:
-    """The environment of this process."""
+    """Return the environment of this process."""
     return os.environ
 
 
 def set_default(name: str, value: str) -> str:
-    """The value of a variable that another library reads; it is `value` from now on if it was not set."""
+    """Set a variable that another library reads, if it is not set, and return its value."""
     return os.environ.setdefault(name, value)
 
 
 @contextmanager
 def changed(values: Mapping[str, str | None]) -> Iterator[None]:
-    """In this block variables have these values, or are not set if the value is None; after it, those of before."""
+    """Change variables inside of the block, and restore them after it.
+
+    Args:
+        values: Value of each variable; None removes it.
+    """
     before = {name: os.environ.get(name) for name in values}
     change(values)
     try:
@@ -70,7 +74,7 @@ def changed(values: Mapping[str, str | None]) -> Iterator[None]:
 
 
 def change(values: Mapping[str, str | None]) -> None:
-    """Gives variables these values, and takes away those whose value is None."""
+    """Set variables, and remove those whose value is None."""
     for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)
@@ -79,9 +83,10 @@ def change(values: Mapping[str, str | None]) -> None:
 
 
 def flag(environ: Mapping[str, str], name: str) -> bool:
-    """The truth of a variable; absent is false.
+    """Return the truth of a variable, which is False if it is not set.
 
-    Raises: ValueError for a word that is neither true nor false.
+    Raises:
+        ValueError: For a word that is neither true nor false.
     """
     word = environ.get(name, "").strip().lower()
     if word in _TRUE:
@@ -92,9 +97,10 @@ def flag(environ: Mapping[str, str], name: str) -> bool:
 
 
 def pairs(text: str) -> dict[str, str] | None:
-    """The values of a text such as a=1,b=2 by their names; None if it is none, or a name is there twice.
+    """Return the values of a text such as a=1,b=2 by their names, or None if the text is malformed.
 
-    A comma belongs to a value unless a name and an equals sign follow: names=One,Two,size=3 has two names.
+    A comma belongs to a value unless a name and an equals sign follow: names=One,Two,size=3 has two names. No name
+    may be there twice.
     """
     entries = [entry.partition("=") for entry in re.split(r",(?=[^,=]*=)", text)]
     found = {name.strip(): value.strip() for name, _, value in entries}
@@ -102,9 +108,15 @@ def pairs(text: str) -> dict[str, str] | None:
 
 
 def integers(environ: Mapping[str, str], names: Iterable[str], launcher: str) -> list[int]:
-    """The whole numbers of several variables, all of which must be set.
+    """Return the integers of several variables, all of which must be set.
 
-    Raises: TopologyError that lists every missing and every malformed variable.
+    Args:
+        environ: The environment.
+        names: Names of the variables.
+        launcher: Name of the launcher that sets them, for error messages.
+
+    Raises:
+        TopologyError: With every missing and every malformed variable.
     """
     names = tuple(names)
     missing = [name for name in names if name not in environ]
@@ -129,7 +141,10 @@ def _is_integer(text: str) -> bool:
 
 
 def worker_environ(topology: Topology) -> dict[str, str]:
-    """The variables by which a launcher tells one worker its place; `environments.elastic` reads them back."""
+    """Return the variables by which a launcher tells a worker its rank.
+
+    `environments.elastic` reads them back.
+    """
     variables = {
         "RANK": str(topology.rank),
         "WORLD_SIZE": str(topology.world_size),
@@ -148,7 +163,17 @@ def worker_environ(topology: Topology) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class EnvironSettings:
-    """The settings of training that the environment gives; None and False are silence."""
+    """The settings of training that the environment gives, where None and False say nothing.
+
+    Args:
+        cpu: Whether to train on the CPU.
+        mixed_precision: Name of the precision.
+        accumulation_steps: Micro-batches of an optimizer step.
+        fsdp: Options of sharding, by name.
+        parallelism: Sizes of the axes of the mesh, by name.
+        deepspeed: Options of DeepSpeed, by name.
+        dynamo: Options of `torch.compile`, by name.
+    """
 
     cpu: bool = False
     mixed_precision: str | None = None
@@ -160,9 +185,10 @@ class EnvironSettings:
 
 
 def settings(environ: Mapping[str, str]) -> EnvironSettings:
-    """How to train, as a launcher wrote it into the environment.
+    """Return the settings of training that a launcher has written into the environment.
 
-    Raises: ValueError for a value that cannot be meant.
+    Raises:
+        ValueError: For a malformed value.
     """
     steps = environ.get(ACCUMULATION_STEPS)
     if steps is not None and (not steps.isdecimal() or int(steps) < 1):

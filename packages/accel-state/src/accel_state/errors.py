@@ -1,4 +1,4 @@
-"""The errors of accel that a user can put right, of requests that cannot be met."""
+"""The errors of requests that cannot be met."""
 
 from collections.abc import Sequence
 
@@ -6,19 +6,24 @@ from accel_comm.errors import AccelError
 
 
 class TopologyError(AccelError, ValueError):
-    """The environment does not give the rank of this process, or contradicts itself."""
+    """The error of an environment that does not give the rank of this process, or contradicts itself."""
 
 
 class RunConflict(AccelError, ValueError):
-    """A second request for the run of this process contradicts the first."""
+    """The error of a request for the run of this process that contradicts an earlier one."""
 
 
 class UnknownName(AccelError, ValueError):
-    """No plug-in has the name that was asked for."""
+    """The error of a name that no plug-in has."""
 
 
 class CannotRun(AccelError, ValueError):
-    """The request cannot run here; the error carries every reason, not only the first."""
+    """The error of a request that cannot run here.
+
+    Args:
+        what: The request.
+        reasons: All reasons, not only the first.
+    """
 
     def __init__(self, what: str, reasons: Sequence[str]) -> None:
         self.what = what

@@ -1,4 +1,4 @@
-"""Tells the launcher why this process fails: in a file that it reads once the process has ended."""
+"""Tell the launcher why this process fails, in a file that it reads once the process has ended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _installed: list[FailureFile] = []
 
 
 def install(environ: Mapping[str, str]) -> None:
-    """Has the exception that ends this process told in a file, if a launcher or torch's agent watches it."""
+    """Let the exception that ends this process be told in a file, if a launcher or torch's agent watches it."""
     folder, error_file = environ.get(FLIGHT_RECORDER), environ.get(TORCH_FILE)
     if _installed or not (folder or error_file):
         return
@@ -54,7 +54,13 @@ def install(environ: Mapping[str, str]) -> None:
 
 @final
 class FailureFile:
-    """Writes exceptions that no code catches into a file, before the former hooks for exceptions run."""
+    """The hooks that write exceptions which no code catches into a file, before the former hooks run.
+
+    Args:
+        path: File for the launcher; None without one.
+        error_file: File for torch's agent; None without one.
+        rank: Rank of this process.
+    """
 
     def __init__(self, path: Path | None, error_file: Path | None, rank: str) -> None:
         self._path, self._error_file, self._rank, self._pid = path, error_file, rank, os.getpid()
@@ -82,7 +88,7 @@ class FailureFile:
         self._thread_hook(about)
 
     def _write(self, error: BaseException, thread: str | None = None) -> bool:
-        """Whether the exception says only that another process is gone; no error in here hides it."""
+        """Return whether the exception says only that another process is gone, and hide it by no error in here."""
         if os.getpid() != self._pid:
             return False  # a child by fork
         self._told = self._told or thread is None
@@ -117,7 +123,7 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def _parts(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions of a group and of the groups in it; of any other exception itself."""
+    """Yield the exceptions of a group and of the groups in it, or any other exception itself."""
     if isinstance(error, BaseExceptionGroup):
         yield from chain.from_iterable(map(_parts, error.exceptions))
     else:
@@ -131,7 +137,7 @@ def _text(error: BaseException) -> str:
 
 
 def _describe_single(error: BaseException) -> tuple[str, str, bool]:
-    """The text of an exception that is no group, the user's own line, and whether it is the loss of a peer."""
+    """Return the text of an exception that is no group, the script's line, and whether it is the loss of a peer."""
     import re
 
     what = _text(error)
@@ -172,19 +178,19 @@ def printable(text: str) -> str:
 
 
 def _exchange(records: Path, error: BaseException) -> str:
-    """The exchange in which this process is, or out of which the exception came; nothing if it was in none."""
+    """Return the exchange in which this process is, or out of which the exception came, or an empty text."""
     # not imported here, for the reason that `_is_users` has: without the module there was no exchange
     module = sys.modules.get("accel_comm.flight_recorder")
     if module is not None:
         module.settle()
     newest = next(iter(module.read(records)[-1:]), None) if module is not None else None
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
-    within = any(module.startswith("accel_comm.transports") for module in modules)
+    within = any(module.startswith(("accel_comm.transports", "accel_state.store_exchange")) for module in modules)
     return str(newest) if newest is not None and (newest.ended is None or within) else ""
 
 
 def _end_at_users_line(error: BaseException) -> None:
-    """Takes frames of accel off the traceback of an error of accel, whose message has all that they could tell."""
+    """Remove frames of accel from the traceback of an error of accel, whose message says all that they could."""
     trace, last = error.__traceback__, None
     while trace is not None:
         if _is_users(trace.tb_frame.f_code.co_filename):
@@ -200,7 +206,7 @@ def _site(file: str, line: int, function: str, source: str | None) -> str:
 
 
 def _is_users(file: str) -> bool:
-    """Whether a file is no file of Python, of an installed package, or of accel."""
+    """Return whether a file is no file of Python, of an installed package, or of accel."""
     import sysconfig
 
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}

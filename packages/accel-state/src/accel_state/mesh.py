@@ -1,4 +1,4 @@
-"""The mesh of processes: how many share data, parameters and layers. Arithmetic; no process group is needed."""
+"""Arrange processes in a mesh: how many share data, parameters and layers. No process group is needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 class Axis(StrEnum):
-    """An axis of the mesh, by the name that torch users write; outermost first."""
+    """An axis of the mesh, by the name that torch users write.
+
+    The outermost is the first.
+    """
 
     REPLICATE = "dp_replicate"
     SHARD = "dp_shard"
@@ -20,9 +23,15 @@ class Axis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeshSpec:
-    """The sizes of the mesh. Neighbours on the innermost axis, `tensor`, have neighbouring ranks.
+    """The sizes of the mesh.
 
-    Ranks of one tensor-parallel group hold parts of the same layers, and so train on the same samples.
+    Neighbours on the innermost axis, `tensor`, have neighbouring ranks. They hold parts of the same layers, and so
+    train on the same samples.
+
+    Args:
+        replicate: Number of copies of the model, each of which may be sharded.
+        shard: Ranks over which each copy is sharded.
+        tensor: Ranks over which each layer is divided.
     """
 
     replicate: int = 1
@@ -36,26 +45,26 @@ class MeshSpec:
 
     @property
     def world_size(self) -> int:
-        """How many processes the mesh has."""
+        """The number of processes of the mesh."""
         return self.replicate * self.shard * self.tensor
 
     @property
     def data_size(self) -> int:
-        """How many groups of ranks train on samples of their own."""
+        """The number of groups of ranks that train on samples of their own."""
         return self.replicate * self.shard
 
     def data_rank(self, rank: int) -> int:
-        """The place of a rank among the ranks that train on samples of their own."""
+        """Return the index of a rank's group among those that train on samples of their own."""
         return rank // self.tensor
 
     def coordinate(self, rank: int) -> dict[Axis, int]:
-        """The place of a rank on each axis."""
+        """Return the index of a rank on each axis."""
         outer, tensor = divmod(rank, self.tensor)
         replicate, shard = divmod(outer, self.shard)
         return {Axis.REPLICATE: replicate, Axis.SHARD: shard, Axis.TENSOR: tensor}
 
     def problems(self, world_size: int) -> list[str]:
-        """Why processes cannot be arranged so, in words."""
+        """Return why this number of processes cannot be arranged so, or an empty list."""
         lines = [
             f"{axis}={size}: expected a whole number of at least 1" for axis, size in self.sizes.items() if size < 1
         ]
@@ -68,7 +77,11 @@ class MeshSpec:
         return lines
 
     def build(self, device_type: str) -> DeviceMesh:
-        """torch's mesh, with the names of `Axis`. Collective: every process must call."""
+        """Return torch's mesh, with the names of `Axis`.
+
+        Collective:
+            Every process must call.
+        """
         from torch.distributed.device_mesh import init_device_mesh
 
         return init_device_mesh(

@@ -1,4 +1,4 @@
-"""Work of some processes only, and waits for it: shared by the facade and the state views."""
+"""Let some processes work, or wait for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class ProcessControl(ABC):
-    """The rank of this process, and its turns with the others."""
+    """The rank of this process, and its waits for the others."""
 
     @property
     @abstractmethod
@@ -40,7 +40,7 @@ class ProcessControl(ABC):
 
     @property
     def num_processes(self) -> int:
-        """How many processes the job has."""
+        """The number of processes of the job."""
         return self.run.topology.world_size
 
     @property
@@ -55,82 +55,104 @@ class ProcessControl(ABC):
 
     @property
     def use_distributed(self) -> bool:
-        """Whether the job has several processes."""
+        """True if the job has several processes."""
         return self.num_processes > 1
 
     @property
     def is_main_process(self) -> CallableBool:
-        """True on one process of the job; may also be called."""
+        """True on one process of the job. It may also be called."""
         return CallableBool(self.process_index == 0)
 
     @property
     def is_local_main_process(self) -> CallableBool:
-        """True on one process of each machine; may also be called."""
+        """True on one process of each machine. It may also be called."""
         return CallableBool(self.local_process_index == 0)
 
     @property
     def is_last_process(self) -> CallableBool:
-        """True on the process with the highest rank; may also be called."""
+        """True on the process with the highest rank. It may also be called."""
         return CallableBool(self.process_index == self.num_processes - 1)
 
     def wait_for_everyone(self) -> None:
-        """Returns when every process has called; at once in a single process.
+        """Wait until every process has called.
 
-        Collective: every process must call.
+        Collective:
+            Every process must call.
         """
         self.run.transport.barrier()
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """Prints once a machine."""
+        """Print once a machine, as the built-in `print` does."""
         if self.is_local_main_process:
             print(*args, **kwargs)
 
     @contextmanager
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
-        """This process's contiguous piece of `inputs`, a Dataset included; with padding all are equally long."""
+        """Yield the contiguous piece of a collection that this process works on.
+
+        Args:
+            inputs: A list, tuple, tensor, mapping of them, or Dataset.
+            apply_padding: Whether to repeat the last item until all pieces have one length.
+        """
         yield split(inputs, self.process_index, self.num_processes, padding=apply_padding)
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """Lets the main process run the block before the others, who wait as long as it lives.
+        """Let the main process run the block before the others, who wait as long as it lives.
 
-        Raises: PeerFailed on the others when the main process fails or ends in the block.
-        Collective: every process must enter.
+        Raises:
+            PeerFailed: On the others, if the main process fails or ends in the block.
+
+        Collective:
+            Every process must enter.
         """
-        with self.run.transport.store.ordered_section(0):
+        with self.run.store.ordered_section(0):
             yield
 
     @contextmanager
     def local_main_process_first(self) -> Iterator[None]:
-        """Lets the main process of each machine run the block before the others there, who wait as long as it lives.
+        """Let the main process of each machine run the block before the others there, who wait as long as it lives.
 
-        Raises: PeerFailed on the others of a machine when its main process fails or ends in the block.
-        Collective: every process must enter.
+        Raises:
+            PeerFailed: On the others of a machine, if its main process fails or ends in the block.
+
+        Collective:
+            Every process must enter.
         """
-        with self.run.transport.store.ordered_section(self.process_index - self.local_process_index):
+        with self.run.store.ordered_section(self.process_index - self.local_process_index):
             yield
 
     def on_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
-        """`function`, called on one process of the job; None elsewhere."""
+        """Return a function that calls `function` on one process of the job, and returns None elsewhere."""
         return _only(lambda: bool(self.is_main_process), function)
 
     def on_local_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
-        """`function`, called on one process of each machine; None elsewhere."""
+        """Return a function that calls `function` on one process of each machine, and returns None elsewhere."""
         return _only(lambda: bool(self.is_local_main_process), function)
 
     def on_last_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
-        """`function`, called on the process with the highest rank; None elsewhere."""
+        """Return a function that calls `function` on the process with the highest rank, and returns None elsewhere."""
         return _only(lambda: bool(self.is_last_process), function)
 
     def on_process(self, function: Callable[..., Any] | None = None, process_index: int | None = None) -> Any:
-        """`function`, called on the process with this rank; None elsewhere."""
+        """Return a function that calls `function` on one process, and returns None elsewhere.
+
+        Args:
+            function: The function; without it, a decorator is returned.
+            process_index: Rank of the process, 0 by default.
+        """
         wanted = process_index or 0
         return _decorator(lambda: self.process_index == wanted, function)
 
     def on_local_process(
         self, function: Callable[..., Any] | None = None, local_process_index: int | None = None
     ) -> Any:
-        """`function`, called on the process with this rank on its machine; None elsewhere."""
+        """Return a function that calls `function` on one process of each machine, and returns None elsewhere.
+
+        Args:
+            function: The function; without it, a decorator is returned.
+            local_process_index: Rank of the process on its machine, 0 by default.
+        """
         wanted = local_process_index or 0
         return _decorator(lambda: self.local_process_index == wanted, function)
 

@@ -1,4 +1,4 @@
-"""Plug-ins by name: the file name is the registration."""
+"""Find plug-ins by name, where the file name is the registration."""
 
 from __future__ import annotations
 
@@ -15,22 +15,29 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Registry(Generic[T]):
-    """Names to plug-ins: the modules of a folder, and other distributions' entry points."""
+    """The plug-ins of one kind: the modules of a folder, and entry points of other distributions.
+
+    Args:
+        package: Import name of the folder.
+        group: Group of the entry points.
+        symbol: Name in each module that is the plug-in.
+    """
 
     package: str
     group: str
     symbol: str
 
     def names(self) -> tuple[str, ...]:
-        """Every name that `load` accepts, sorted; nothing is imported but the folder itself."""
+        """Return every name that `load` accepts, sorted. Nothing is imported but the folder itself."""
         folder = import_module(self.package).__path__
         ours = {module.name for module in pkgutil.iter_modules(folder) if not module.name.startswith("_")}
         return tuple(sorted(ours | {entry.name for entry in entry_points_of(self.group)}))
 
     def load(self, name: str) -> T:
-        """The plug-in called `name`.
+        """Return the plug-in of that name.
 
-        Raises: UnknownName, which lists the names there are.
+        Raises:
+            UnknownName: With the names that there are.
         """
         if name not in self.names():
             raise UnknownName(f"no {self.symbol.lower()} named {name!r}; there are: {', '.join(self.names())}")

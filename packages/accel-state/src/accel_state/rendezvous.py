@@ -1,4 +1,4 @@
-"""Joins the processes of the job: the place of this one in a group that is open, or the store where all meet."""
+"""Join the processes of the job: in a group that is open, or at the store where all meet."""
 
 from __future__ import annotations
 
@@ -19,10 +19,18 @@ if TYPE_CHECKING:
 
 
 def join_group(topology: Topology, backend: str, options: GroupOptions | None = None) -> bool:
-    """True when this call opened the default group, False when it was open already.
+    """Open the default process group, and return whether it was not open yet.
 
-    Raises: TopologyError when an open group contradicts the topology, or the processes have no way to meet.
-    Collective: every process of the job must call.
+    Args:
+        topology: Rank of this process, and where processes meet.
+        backend: Backend of the device.
+        options: Options of the group, which may name another backend.
+
+    Raises:
+        TopologyError: If an open group contradicts the topology, or the processes have no way to meet.
+
+    Collective:
+        Every process of the job must call.
     """
     import torch.distributed as dist
 
@@ -35,9 +43,10 @@ def join_group(topology: Topology, backend: str, options: GroupOptions | None = 
 
 
 def adopt(topology: Topology) -> Topology:
-    """The place in an open group if the environment names none; the topology itself otherwise.
+    """Return the topology of an open group if the environment names none, or else the given one.
 
-    Collective: every rank of a group that is open must call.
+    Collective:
+        Every rank of a group that is open must call.
     """
     import torch.distributed as dist
 
@@ -57,10 +66,7 @@ def adopt(topology: Topology) -> Topology:
 
 
 def _told_by_all(store: Store, what: str, rank: int, size: int, own: str) -> list[str]:
-    """The words of each rank, in rank order; through the store, which needs no device.
-
-    Collective: every rank must call.
-    """
+    """Return the words of each rank, in rank order, through the store, which needs no device."""
     names = [f"accel.{what}/{other}" for other in range(size)]
     store.set(names[rank], own)
     return [said.decode() for said in store.multi_get(names)]
@@ -133,7 +139,7 @@ def _launcher_store(place: Rendezvous, rank: int, world_size: int) -> Store:
 
 
 def _common_file(topology: Topology) -> Path:
-    """A file that only the processes started by one parent on one machine agree on (mpirun without an address)."""
+    """Return a file that only the processes of one parent on one machine agree on (mpirun without an address)."""
     if topology.local_world_size != topology.world_size:
         raise TopologyError(
             f"{topology.launcher} started {topology.world_size} processes on several machines and no address to meet at"

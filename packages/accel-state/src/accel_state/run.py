@@ -1,4 +1,4 @@
-"""The facts that are settled before training starts."""
+"""Hold the facts that are settled before training starts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from accel_comm.process_group import GroupOptions
 from accel_comm.transports import Transport
-from accel_comm.transports.data_ranks import DataRanks
 
+from accel_state.data_ranks import DataRanks
 from accel_state.devices import Device
 from accel_state.distributed_type import DistributedType, distributed_type
 from accel_state.mesh import MeshSpec
+from accel_state.store_exchange import StoreExchange
 from accel_state.topology import Topology
 
 if TYPE_CHECKING:
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """The request of a caller for a run; None and False are silence, which agrees with every run."""
+    """The request of a caller for a run, where None and False say nothing and agree with every run.
+
+    Args:
+        cpu: Whether to run on the CPU.
+        precision: Name of the precision.
+        group: Options for opening the process group.
+        mesh: Arrangement of the processes.
+    """
 
     cpu: bool = False
     precision: str | None = None
@@ -32,7 +40,19 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All that is settled before training starts. Shared by every Accelerator of the process."""
+    """The facts that are settled before training starts, shared by every Accelerator of the process.
+
+    Args:
+        topology: Rank of this process.
+        device: Kind of hardware.
+        placed_on: Device of this process.
+        transport: Exchange between processes.
+        precision: Name of the precision, once one was asked for.
+        opened_group: Whether the run has opened the process group, and so closes it.
+        asked_mesh: Arrangement of the processes, once one was asked for.
+        device_mesh: torch's mesh of that arrangement.
+        store: Notes of the processes, for waits beside all collectives.
+    """
 
     topology: Topology
     device: Device
@@ -43,6 +63,7 @@ class Run:
     #: how the processes are arranged, if somebody asked for an arrangement; and torch's mesh of them
     asked_mesh: MeshSpec | None = None
     device_mesh: DeviceMesh | None = None
+    store: StoreExchange = field(default_factory=StoreExchange)
 
     def __reduce__(self) -> tuple[Callable[[], Run], tuple[()]]:
         # a copy is the run of the process that reads it
@@ -52,12 +73,12 @@ class Run:
 
     @property
     def mesh(self) -> MeshSpec:
-        """How the processes are arranged: each trains a whole copy on samples of its own, unless asked otherwise."""
+        """The arrangement of the processes: each trains a whole copy on samples of its own, unless asked otherwise."""
         return self.asked_mesh or MeshSpec(replicate=self.topology.world_size)
 
     @property
     def data_transport(self) -> Transport:
-        """Exchange of samples and results: processes that hold parts of the same layers count as one rank."""
+        """The exchange of samples and results, where processes that hold parts of the same layers count as one rank."""
         replicas = self.mesh.tensor
         return self.transport if replicas == 1 else DataRanks(self.transport, replicas)
 

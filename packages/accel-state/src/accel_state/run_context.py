@@ -1,4 +1,4 @@
-"""The only global state: the run of this process."""
+"""Hold the only global state: the run of this process."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from accel_state.failure_file import install
 from accel_state.mesh import MeshSpec
 from accel_state.rendezvous import adopt, join_group
 from accel_state.run import Run, RunRequest
+from accel_state.store_exchange import StoreExchange
 
 if TYPE_CHECKING:
     import torch
@@ -40,14 +41,15 @@ _accumulation: weakref.ref[AccumulationState] | None = None
 
 
 def is_initialized() -> bool:
-    """Whether this process has a run."""
+    """Return whether this process has a run."""
     return _process is not None
 
 
 def current() -> Run:
-    """The run of this process.
+    """Return the run of this process.
 
-    Raises: NoRun before `acquire`.
+    Raises:
+        NoRun: Before `acquire`.
     """
     if _process is None:
         raise NoRun("this process has no run yet; create an Accelerator() or a PartialState() first")
@@ -55,10 +57,15 @@ def current() -> Run:
 
 
 def acquire(request: RunRequest) -> Run:
-    """The run of this process, started by the first call; later calls must agree with it.
+    """Return the run of this process, which the first call starts.
 
-    Raises: RunConflict that names each point of disagreement.
-    Collective: the first call of a job with several processes waits for all of them.
+    Later calls have to agree with it.
+
+    Raises:
+        RunConflict: With each point of disagreement.
+
+    Collective:
+        The first call of a job with several processes waits for all of them.
     """
     global _process
     if _process is None:
@@ -70,9 +77,9 @@ def acquire(request: RunRequest) -> Run:
 
 
 def release() -> None:
-    """Forgets the run of this process, and closes the process group if the run opened it."""
-    global _process, _accumulation
-    run, _process, _accumulation = _process, None, None
+    """Forget the run of this process, and close the process group if the run has opened it."""
+    global _process
+    run, _process = _process, None
     if run is not None:
         _end(run)
 
@@ -89,7 +96,7 @@ def newest_accumulation() -> AccumulationState | None:
 
 
 def ask_anew() -> None:
-    """Forgets the precision and the mesh that were asked of the run, so that later requests may ask for others.
+    """Forget the precision and the mesh that were asked of the run, so that later requests may ask for others.
 
     The process group stays open.
     """
@@ -134,7 +141,8 @@ def _start(request: RunRequest) -> Run:
         _watchdog.start()
         atexit.register(_stop_watchdog)
     transport = TorchDist(recorder, store, share_memory=_is_on(environ, SHARED_MEMORY))
-    run = _arranged(Run(topology, device, placed_on, transport, request.precision, opened), request.mesh)
+    notes = StoreExchange(store, recorder)
+    run = _arranged(Run(topology, device, placed_on, transport, request.precision, opened, store=notes), request.mesh)
     if placed_on.type != "cpu" and request.group.backend is None:
         try:
             _refuse_shared_hardware(transport.all_gather_objects(_hardware(device, placed_on, environ), "own hardware"))
@@ -151,7 +159,7 @@ def _refuse_mesh(mesh: MeshSpec | None, world_size: int) -> None:
 
 
 def _arranged(run: Run, mesh: MeshSpec | None) -> Run:
-    """The run with torch's mesh of its processes. Collective: every process must call."""
+    """Return the run with torch's mesh of its processes, for which every process must call."""
     if mesh is None or mesh == run.asked_mesh:
         return run
     device_mesh = mesh.build(run.placed_on.type) if run.topology.world_size > 1 else None
@@ -159,7 +167,7 @@ def _arranged(run: Run, mesh: MeshSpec | None) -> Run:
 
 
 def _hardware(device: Device, placed_on: torch.device, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """The identity of the hardware of this process: slices of a GPU are chosen by variable and have its UUID."""
+    """Return the identity of the hardware of this process: slices of a GPU are chosen by variable and have its UUID."""
     hardware_id = device.hardware_id(placed_on)
     return None if hardware_id is None else (hardware_id, environ.get("CUDA_VISIBLE_DEVICES", ""))
 
@@ -183,7 +191,7 @@ def _refuse_shared_hardware(everyone: Sequence[tuple[str, str] | None]) -> None:
 
 @functools.cache
 def _recorder(folder: str | None, rank: int) -> FlightRecorder:
-    """The flight recorder of this process, in which a second run goes on: the launcher reads one file."""
+    """Return the flight recorder of this process, in which a second run continues: the launcher reads one file."""
     return FlightRecorder(Path(folder) / str(rank) if folder and Path(folder).is_dir() else None)
 
 

@@ -1,4 +1,4 @@
-"""Cuts a collection into one contiguous piece a process."""
+"""Cut a collection into one contiguous piece for each process."""
 
 from __future__ import annotations
 
@@ -9,18 +9,32 @@ from typing import Any
 
 
 def bounds(length: int, rank: int, size: int) -> tuple[int, int]:
-    """First and past-last position of `rank`'s piece; the first `length % size` ranks get an item more."""
+    """Return the first and the past-last index of the piece of a rank.
+
+    Args:
+        length: Items of the collection.
+        rank: The rank.
+        size: Number of ranks; the first `length % size` of them get an item more.
+    """
     base, more = divmod(length, size)
     start = rank * base + min(rank, more)
     return start, start + base + (rank < more)
 
 
 def split(inputs: Any, rank: int, size: int, *, padding: bool = False) -> Any:
-    """`rank`'s contiguous piece of a sequence, tensor, Dataset or mapping of them; padding repeats the last of all.
+    """Return the contiguous piece of a rank.
 
     A torch Dataset gives a Subset; a dataset with `select`, as Hugging Face's, gives its selection. No item is read.
 
-    Raises: ValueError for a mapping whose values differ in length; TypeError for a value that has no pieces.
+    Args:
+        inputs: A sequence, tensor, Dataset, or mapping of them.
+        rank: The rank.
+        size: Number of ranks.
+        padding: Whether to repeat the last item of all until all pieces have one length.
+
+    Raises:
+        ValueError: For a mapping whose values differ in length.
+        TypeError: For a value that has no pieces.
     """
     if size == 1:
         return inputs
@@ -61,7 +75,7 @@ def split(inputs: Any, rank: int, size: int, *, padding: bool = False) -> Any:
 
 
 def _torch_kind(value: object) -> str:
-    """The class of torch that the value has; torch is imported already if it has any."""
+    """Return the class of torch that the value has, if torch is imported."""
     torch, data = sys.modules.get("torch"), sys.modules.get("torch.utils.data")
     if torch is not None and isinstance(value, torch.Tensor):
         return "tensor"

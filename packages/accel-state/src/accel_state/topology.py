@@ -11,7 +11,13 @@ TORCHRUN = "torchrun"  # or anything else that sets RANK and WORLD_SIZE
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """The address of the store where the processes of a job meet; `listen_fd` is a socket that rank 0 inherited."""
+    """The address of the store where the processes of a job meet.
+
+    Args:
+        address: Host of the store.
+        port: Port of the store.
+        listen_fd: Descriptor of a listening socket that rank 0 has inherited.
+    """
 
     address: str
     port: int
@@ -26,7 +32,17 @@ class Rendezvous:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The place of a process among all. Ranks count from 0; sizes count processes."""
+    """The place of a process among all processes of a job.
+
+    Args:
+        rank: Rank of the process, from 0.
+        world_size: Number of processes.
+        local_rank: Rank of the process on its machine.
+        local_world_size: Number of processes of its machine.
+        node_rank: Index of its machine.
+        rendezvous: Store where processes meet.
+        launcher: Name of the launcher that says so.
+    """
 
     rank: int = 0
     world_size: int = 1

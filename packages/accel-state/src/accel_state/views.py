@@ -1,4 +1,4 @@
-"""Read-only views of the run of this process, under the names that training scripts know."""
+"""Show the run of this process under the names that training scripts know."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @final
 class _SharedState:
-    """What libraries for Accelerate look at: empty until the process has a run."""
+    """The attribute that libraries for Accelerate look at: empty until the process has a run."""
 
     def __get__(self, instance: object, owner: type) -> dict[str, bool]:
         return {"initialized": True} if is_initialized() else {}
@@ -25,9 +25,15 @@ class _SharedState:
 
 @final
 class PartialState(ProcessControl):
-    """The run of this process, started if no code has started it yet; every instance sees the same run.
+    """The run of this process, started if no code has started it yet.
 
-    `backend`, `init_method` and `timeout` say how the process group is opened, as in `InitProcessGroupKwargs`.
+    Every instance sees the same run.
+
+    Args:
+        cpu: Whether to run on the CPU.
+        backend: Backend of the process group, if it is opened here.
+        init_method: URL at which processes meet.
+        timeout: Limit of a wait.
     """
 
     _shared_state = _SharedState()
@@ -52,7 +58,7 @@ class PartialState(ProcessControl):
 
     @property
     def initialized(self) -> bool:
-        """Whether the process has a run."""
+        """True if the process has a run."""
         return is_initialized()
 
     @property
@@ -61,10 +67,10 @@ class PartialState(ProcessControl):
         return self.device
 
     def set_device(self) -> None:
-        """Nothing: the device was chosen when the run began."""
+        """Do nothing: the device was chosen when the run began."""
 
     def destroy_process_group(self) -> None:
-        """Ends the run of this process, and closes the process group if the run opened it."""
+        """End the run of this process, and close the process group if the run has opened it."""
         release()
 
     @staticmethod
@@ -74,7 +80,14 @@ class PartialState(ProcessControl):
 
 @final
 class AcceleratorState(ProcessControl):
-    """The run of this process and its precision; every instance sees the same run."""
+    """The run of this process and its precision.
+
+    Every instance sees the same run.
+
+    Args:
+        mixed_precision: Name of the precision.
+        cpu: Whether to run on the CPU.
+    """
 
     _shared_state = _SharedState()
 
@@ -91,16 +104,16 @@ class AcceleratorState(ProcessControl):
 
     @property
     def initialized(self) -> bool:
-        """Whether the process has a run."""
+        """True if the process has a run."""
         return is_initialized()
 
     @property
     def mixed_precision(self) -> str:
-        """The name of the precision; "no" until an Accelerator has chosen a precision."""
+        """The name of the precision, which is "no" until an Accelerator has chosen one."""
         return self.run.precision or "no"
 
     def destroy_process_group(self) -> None:
-        """Ends the run of this process, and closes the process group if the run opened it."""
+        """End the run of this process, and close the process group if the run has opened it."""
         release()
 
     @staticmethod
@@ -109,7 +122,7 @@ class AcceleratorState(ProcessControl):
 
 
 def _shown(state: PartialState | AcceleratorState) -> str:
-    """Who this process is, in the lines that Accelerate prints."""
+    """Return rank, device and kind of set-up, in the lines that Accelerate prints."""
     if not state.initialized:
         return f"{type(state).__name__} of a process that has no run"
     return (

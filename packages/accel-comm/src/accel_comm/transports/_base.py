@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 if TYPE_CHECKING:
     import torch
 
-    from accel_comm.transports.store_exchange import StoreExchange
     from accel_comm.transports.votes import Votes
 
 T = TypeVar("T")
@@ -26,12 +25,12 @@ def longest_of(parts: Sequence[bytes]) -> bytes:
 
 
 class PointToPoint(ABC):
-    """Messages of which each rank receives only its own."""
+    """The messages of which each rank receives only its own."""
 
     @property
     @abstractmethod
     def inline_bytes(self) -> int:
-        """Most bytes of a payload that is in the first message of `scatter`."""
+        """The most bytes of a payload that is in the first message of `scatter`."""
 
     @abstractmethod
     def supports_device(self, kind: str) -> bool:
@@ -86,7 +85,7 @@ class PointToPoint(ABC):
 
 
 class Transport(ABC):
-    """Exchange between the ranks of a group. In each method every rank of the group must call."""
+    """The exchange between the ranks of a group."""
 
     rank: int
     size: int
@@ -96,8 +95,6 @@ class Transport(ABC):
     inline_bytes: int
     #: messages between single processes, which count as in `world`
     point_to_point: PointToPoint
-    #: notes between processes, which count as in `world`, beside all collectives
-    store: StoreExchange
 
     @property
     @abstractmethod

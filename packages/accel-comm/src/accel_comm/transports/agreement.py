@@ -1,27 +1,16 @@
-"""The beginning of an exchange: ranks name their calls, find out whether all are the same, and pass on small data."""
+"""Begin an exchange: ranks name their calls, find out whether all are the same, and pass on small data."""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from accel_comm.flight_recorder import FlightRecorder
 from accel_comm.transports._base import ROOM, Join
 from accel_comm.transports.binomial_tree import BinomialTree
-from accel_comm.transports.header import (
-    ABOUT,
-    BARE,
-    CALLS,
-    Header,
-    calls,
-    header,
-    joined,
-    require_one_call,
-    summary,
-    unpacked,
-)
+from accel_comm.transports.header import ABOUT, BARE, CALLS, Header, calls, header, joined, require_one_call, unpacked
 from accel_comm.transports.peer_errors import PeerErrors
 from accel_comm.transports.shared_memory import LONGEST, SharedMemoryChannel
 
@@ -29,15 +18,22 @@ logger = logging.getLogger("accel")
 
 #: bytes of a message of the tree, however many ranks it speaks for
 BLOCK = 4096
+#: bytes of the length of a payload
+_LENGTH = 2
 
 
 class Agreement(ABC):
-    """Messages whose size no rank can change, so that no two of unlike sizes ever meet.
+    """The first messages of exchanges, whose size no rank can change, so that no two of unlike sizes ever meet.
 
-    `room` is how many bytes a part has at most, and `share` how many a payload has that travels with the agreement.
+    Args:
+        size: Number of ranks.
+        recorder: Flight recorder of this process.
+        warns: Whether this rank warns of different lines.
     """
 
+    #: most bytes of a part
     room: int
+    #: most bytes of a payload that is in the agreement
     share: int
 
     def __init__(self, size: int, recorder: FlightRecorder, *, warns: bool) -> None:
@@ -46,28 +42,43 @@ class Agreement(ABC):
 
     @abstractmethod
     def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
-        """The payloads of all ranks in rank order, none if any is longer than `share`; the length of the longest.
+        """Return the payloads of all ranks in rank order, none if any is longer than `share`, and the longest length.
 
-        Raises: CollectiveMismatch, with a line for each rank, on every rank if `what` is not the same on all.
-        Collective: every rank of the group must call.
+        Raises:
+            CollectiveMismatch: On every rank, with a line for each rank, if `what` differs.
+
+        Collective:
+            Every rank must call.
         """
 
     @abstractmethod
+    def _of(self, mine: Header, join: Join) -> tuple[Header, Sequence[bytes]]:
+        """Return the header of all ranks together, and the parts in rank order, or fewer that `join` has made."""
+
     def agree(self, what: str, about: bytes, part: bytes, join: Join) -> Sequence[bytes] | None:
-        """The parts in rank order, or fewer that `join` made of them; None on all ranks if `about` differs.
+        """Return the parts in rank order, or fewer that `join` has made of them, or None if `about` differs.
 
-        Raises: CollectiveMismatch, with a line for each rank, on every rank if `what` is not the same on all.
-        Collective: every rank of the group must call.
+        Args:
+            what: Name of the operation.
+            about: Digest of the data.
+            part: Payload of this rank.
+            join: Function that makes one part of several.
+
+        Raises:
+            CollectiveMismatch: On every rank, with a line for each rank, if `what` differs.
+
+        Collective:
+            Every rank must call.
         """
-
-    def _require_room(self, what: str, about: bytes, part: bytes) -> None:
         if len(part) > self.room or len(about) > ABOUT:
             raise ValueError(
                 f"{what}: a part of {len(part)} bytes about {len(about)}; {self.room} and {ABOUT} fit into a message"
             )
+        whole, parts = self._of(header(what, self._recorder.begin(what), about, part), join)
+        return None if whole.differs else parts
 
     def _judge(self, whole: Header, everyone: Sequence[Header]) -> None:
-        """Refuses ranks that make different calls, and warns once of each pair of lines that make the same call."""
+        """Refuse ranks that make different calls, and warn once of each pair of lines that make the same call."""
         require_one_call(everyone, self._ranks)
         self._known_lines.add((whole.first_line, whole.last_line))
         if self._warns:
@@ -85,52 +96,65 @@ class Agreement(ABC):
 
 @final
 class TreeAgreement(Agreement):
-    """Headers that ranks join on their way up a tree, so that the root's speaks for all; details come when asked."""
+    """The headers that ranks join on their way up a tree, so that the root's speaks for all.
+
+    Args:
+        tree: Messages between the ranks.
+        gather: Function that exchanges rows of one length between all ranks.
+        size: Number of ranks.
+        recorder: Flight recorder of this process.
+        errors: Errors of an exchange that another process has left.
+        warns: Whether this rank warns of different lines.
+    """
 
     def __init__(
-        self, tree: BinomialTree, size: int, recorder: FlightRecorder, errors: PeerErrors, *, warns: bool
+        self,
+        tree: BinomialTree,
+        gather: Callable[[bytes], list[bytes]],
+        size: int,
+        recorder: FlightRecorder,
+        errors: PeerErrors,
+        *,
+        warns: bool,
     ) -> None:
         super().__init__(size, recorder, warns=warns)
-        self._tree, self._errors = tree, errors
+        self._tree, self._gather, self._errors = tree, gather, errors
         self.room = BLOCK - BARE
         self.share = self.room // size - _LENGTH
 
     def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
-        """The payloads of all ranks; none if a payload is too long."""
+        """Return the payloads of all ranks, none if a payload is too long, and the longest length."""
         length = len(payload)
         part = length.to_bytes(_LENGTH, "little") + payload if length <= self.share else b""
-        whole = self._of(what, b"", part, b"".join, length)
+        whole, _ = self._of(header(what, self._recorder.begin(what), part=part, longest=length), b"".join)
         if whole.longest == 0:
             return [b""] * len(self._ranks), 0
         return without_lengths(whole.part) if whole.longest <= self.share else [], whole.longest
 
-    def agree(self, what: str, about: bytes, part: bytes, join: Join) -> Sequence[bytes] | None:
-        """The result of `join` over the parts, alone in a list."""
-        self._require_room(what, about, part)
-        whole = self._of(what, about, part, join, 0)
-        return None if whole.differs else [whole.part]
-
-    def _of(self, what: str, about: bytes, part: bytes, join: Join, longest: int) -> Header:
-        site = self._recorder.begin(what)
-        mine = header(what, site, about, part, longest)
-
+    def _of(self, mine: Header, join: Join) -> tuple[Header, Sequence[bytes]]:
         def join_blocks(blocks: Sequence[bytes]) -> bytes:
             return joined([unpacked(message) for message in blocks], join).packed()
 
         try:
             with self._errors.translated():
                 whole = unpacked(self._tree.all_reduce(mine.packed(), join_blocks))
-                bare = [] if self._is_settled(whole) else self._tree.all_gather(mine._replace(part=b"").packed())
         finally:
             self._recorder.end()
-        if bare:
-            self._judge(whole, [unpacked(message) for message in bare])
-        return whole
+        if not self._is_settled(whole):
+            self._judge(whole, [unpacked(row) for row in self._gather(mine._replace(part=b"").packed())])
+        return whole, [whole.part]
 
 
 @final
 class SharedMemoryAgreement(Agreement):
-    """Headers that every rank reads from memory that all share."""
+    """The headers that every rank reads from memory that all share.
+
+    Args:
+        channel: Messages in that memory.
+        size: Number of ranks.
+        recorder: Flight recorder of this process.
+        warns: Whether this rank warns of different lines.
+    """
 
     room, share = ROOM, LONGEST - BARE
 
@@ -139,35 +163,25 @@ class SharedMemoryAgreement(Agreement):
         self._channel = channel
 
     def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
-        """The payloads of all ranks; none if a payload is too long."""
-        whole, everyone = self._of(what, b"", payload if len(payload) <= self.share else b"", len(payload))
-        return [said.part for said in everyone] if whole.longest <= self.share else [], whole.longest
+        """Return the payloads of all ranks, none if a payload is too long, and the longest length."""
+        part = payload if len(payload) <= self.share else b""
+        whole, parts = self._of(header(what, self._recorder.begin(what), part=part, longest=len(payload)))
+        return parts if whole.longest <= self.share else [], whole.longest
 
-    def agree(self, what: str, about: bytes, part: bytes, join: Join) -> Sequence[bytes] | None:
-        """The parts of all ranks."""
-        self._require_room(what, about, part)
-        whole, everyone = self._of(what, about, part, 0)
-        return None if whole.differs else [said.part for said in everyone]
-
-    def _of(self, what: str, about: bytes, part: bytes, longest: int) -> tuple[Header, list[Header]]:
-        mine = header(what, self._recorder.begin(what), about, part, longest)
+    def _of(self, mine: Header, join: Join = b"".join) -> tuple[Header, list[bytes]]:
         try:
             messages = self._channel.exchange(mine.packed())
         finally:
             self._recorder.end()
         everyone = [unpacked(message) for message in messages]
-        whole = summary(everyone)
+        whole = joined(everyone)
         if not self._is_settled(whole):
             self._judge(whole, everyone)
-        return whole, everyone
-
-
-#: bytes of the length of a payload
-_LENGTH = 2
+        return whole, [said.part for said in everyone]
 
 
 def without_lengths(part: bytes) -> list[bytes]:
-    """The payloads that stand in a part in a row, each with its length."""
+    """Return the payloads that a part has in a row, each behind its length."""
     payloads, start = [], 0
     while start < len(part):
         end = start + _LENGTH + int.from_bytes(part[start : start + _LENGTH], "little")

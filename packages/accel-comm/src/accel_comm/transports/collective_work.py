@@ -1,7 +1,8 @@
-"""The end of a collective of torch: the collective is over, and no thread of gloo holds its tensors."""
+"""Wait for a collective of torch: until it is over, and no thread of gloo holds its tensors."""
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections import deque
 from collections.abc import Callable
@@ -23,41 +24,76 @@ LONGEST_S = 0.05
 
 @final
 class CollectiveWork:
-    """The collectives of a process, which have been noted in the recorder."""
+    """The collectives of a process.
 
-    def __init__(self, recorder: FlightRecorder, errors: PeerErrors) -> None:
-        self._recorder, self._errors = recorder, errors
+    Args:
+        rank: Rank of this process.
+        size: Number of ranks.
+        recorder: Flight recorder of this process.
+        errors: Errors of an exchange that another process has left.
+    """
+
+    def __init__(self, rank: int, size: int, recorder: FlightRecorder, errors: PeerErrors) -> None:
+        self._rank, self._size, self._recorder, self._errors = rank, size, recorder, errors
         self._finished: deque[Any] = deque(maxlen=64)
 
     def finish(
         self, begin: Callable[..., Any], received: torch.Tensor, *others: Any, meanwhile: Callable[[], Any] = int
     ) -> None:
-        """Begins the collective, and returns when it is over and no thread holds the tensors any more."""
-        import torch
+        """Run a collective that the recorder has noted, until it is over and no thread holds its tensors any more.
 
+        Args:
+            begin: Function of `torch.distributed`.
+            received: Its first argument, a tensor.
+            *others: Its other arguments.
+            meanwhile: Function to call while others work.
+        """
         done: Callable[[], bool] | None = None
         try:
-            with self._errors.translated():
-                work = begin(received, *others, async_op=True)
-                meanwhile()
-                work.wait()
-                if received.device.type != "cpu":
-                    # NCCL has only queued it. Its work would hold the tensors until it is asked; an event does not.
-                    done = DeviceWork(torch.accelerator.current_stream(received.device)).done
+            done = self._run(begin, received, *others, meanwhile=meanwhile)
         finally:
             self._recorder.end(done)
+
+    def gather_rows(self, row: bytes) -> list[bytes]:
+        """Return the rows of all ranks, of one length, by way of rank 0: gloo's own gather takes N (N - 1) messages."""
+        import torch
+        import torch.distributed as dist
+
+        whole = torch.empty(self._size, len(row), dtype=torch.uint8, device="cpu")
+        mine = torch.frombuffer(bytearray(row), dtype=torch.uint8)
+        self._recorder.begin("all_gather", f"{len(row)} bytes")
+        try:
+            self._run(dist.gather, mine, list(whole) if self._rank == 0 else None, 0)
+            self._run(dist.broadcast, whole, 0)
+        finally:
+            self._recorder.end()
+        return [ctypes.string_at(one.data_ptr(), len(row)) for one in whole]
+
+    def _run(
+        self, begin: Callable[..., Any], received: torch.Tensor, *others: Any, meanwhile: Callable[[], Any] = int
+    ) -> Callable[[], bool] | None:
+        """Run a collective, and return the function that tells whether a device has done it, if one continues."""
+        import torch
+
+        with self._errors.translated():
+            work = begin(received, *others, async_op=True)
+            meanwhile()
+            work.wait()
+            if received.device.type != "cpu":
+                # NCCL has only queued it. Its work would hold the tensors until it is asked; an event does not.
+                return DeviceWork(torch.accelerator.current_stream(received.device)).done
         # A thread of gloo reports a collective as done before it lets go of it. If it is the last to hold the tensors
         # it asks for the interpreter to free them; and where the main thread forks just then, to start a loader's
         # workers, the child hangs for ever in CPython before 3.11.10 (python/cpython#112275). So be the last here.
-        if received.device.type == "cpu":
-            if received.nbytes <= KEPT:
-                self._finished.append(work)
-                return
-            del work
-            until = time.monotonic() + LONGEST_S
-            held = [value for value in (received, *others) if isinstance(value, torch.Tensor)]
-            while any(_holders(tensor) > 1 for tensor in held) and time.monotonic() < until:
-                time.sleep(0)
+        if received.nbytes <= KEPT:
+            self._finished.append(work)
+            return None
+        del work
+        until = time.monotonic() + LONGEST_S
+        held = [value for value in (received, *others) if isinstance(value, torch.Tensor)]
+        while any(_holders(tensor) > 1 for tensor in held) and time.monotonic() < until:
+            time.sleep(0)
+        return None
 
 
 def _holders(x: Any) -> int:

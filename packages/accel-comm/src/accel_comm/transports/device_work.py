@@ -1,4 +1,4 @@
-"""Asks a device whether it has done what it was asked for, from any thread."""
+"""Ask a device whether it has done what it was asked for, from any thread."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _permitted = threading.local()
 
 @final
 class DeviceWork:
-    """Work that a stream was asked for until now."""
+    """The work that a stream was asked for until now."""
 
     def __init__(self, stream: Any) -> None:
         self._event = stream.record_event()
 
     def done(self) -> bool:
-        """Whether the device has done the work; also while another thread captures a graph (torch.cuda.graph)."""
+        """Return whether the device has done the work, also while another thread captures a graph."""
         if threading.current_thread() is not threading.main_thread() and not vars(_permitted):
             _permitted.once = True
             _permit_queries_in_captures()
@@ -33,10 +33,7 @@ class DeviceWork:
 
 
 def _permit_queries_in_captures() -> None:
-    """Puts this thread into a mode in which a query does not break the capture that another thread has begun.
-
-    torch begins captures so that a query by any thread in the usual mode makes them fail.
-    """
+    """Put this thread into a mode in which its queries do not break a capture (torch.cuda.graph) of another."""
     import torch.version
 
     platform = "cuda" if torch.version.cuda is not None else "hip" if torch.version.hip is not None else None

@@ -1,4 +1,4 @@
-"""The first message of an exchange: the call, its line, the digest of the data, and a part of the data."""
+"""Begin an exchange by a message: the call, its line, the digest of the data, and a part of the data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ CALLS, DATA = 1, 2
 class Header(NamedTuple):
     """The statement of a rank, or of several together.
 
-    The lines are the first and the last by their names; `longest` is the length of the longest payload, in bytes.
+    Args:
+        what: Name of the operation.
+        first_line: Line that calls, the first of all ranks by its file's name.
+        last_line: The last of these lines.
+        about: Digest of the data.
+        longest: Length of the longest payload, in bytes.
+        differs: How ranks differ, as the sum of CALLS and DATA.
+        part: Payload.
     """
 
     what: bytes
@@ -36,46 +43,53 @@ class Header(NamedTuple):
     part: bytes
 
     def packed(self) -> bytes:
-        """The header as it travels; zeros may follow."""
+        """Return the header as it is sent, which zeros may follow."""
         return _LAYOUT.pack(*self[:6], len(self.part)) + self.part
 
     @property
     def has_one_line(self) -> bool:
-        """Whether all ranks call from one line; machines may keep the script in folders of their own."""
+        """True if all ranks call from one line: machines may keep the script in folders of their own."""
         return self.first_line == self.last_line or _name(self.first_line) == _name(self.last_line)
 
 
 def header(what: str, site: str, about: bytes = b"", part: bytes = b"", longest: int = 0) -> Header:
-    """The header of this rank."""
+    """Return the header of this rank.
+
+    Args:
+        what: Name of the operation.
+        site: File and line that call.
+        about: Digest of the data.
+        part: Payload.
+        longest: Length of the payload, which may be too long for the header.
+    """
     words, line = what.encode(errors="replace")[:WORDS], site.encode(errors="replace")[-WORDS:]
     return Header(words.ljust(WORDS, b"\0"), line, line, about.ljust(ABOUT, b"\0"), longest, 0, part)
 
 
 def unpacked(message: bytes) -> Header:
-    """The header of a message."""
+    """Return the header of a message."""
     *said, count = _LAYOUT.unpack_from(message)
     return Header._make((*said, message[BARE : BARE + count]))
 
 
-def joined(headers: Sequence[Header], join: Join) -> Header:
-    """The header of several ranks; the parts of headers that differ are never joined."""
-    whole = summary(headers)
-    return whole._replace(part=b"" if whole.differs else join([said.part for said in headers]))
-
-
-def summary(headers: Sequence[Header]) -> Header:
-    """The header of several ranks, without a part."""
-    return reduce(_both, headers)
+def joined(headers: Sequence[Header], join: Join | None = None) -> Header:
+    """Return the header of several ranks, without a part unless there is a `join` and the ranks do not differ."""
+    whole = reduce(_both, headers)
+    return whole if join is None or whole.differs else whole._replace(part=join([said.part for said in headers]))
 
 
 def calls(headers: Sequence[Header], ranks: Sequence[int]) -> str:
-    """A line for each rank: its call, and the line of its script."""
+    """Return a line for each rank: its call, and the line of its script."""
     rows = [(_text(said.what), _text(said.first_line)) for said in headers]
     return "".join(f"\n  rank {rank}: {what} at {site}" for rank, (what, site) in zip(ranks, rows, strict=True))
 
 
 def require_one_call(headers: Sequence[Header], ranks: Sequence[int]) -> None:
-    """Raises: CollectiveMismatch with a line for each rank when they call different operations."""
+    """Raise if ranks call different operations.
+
+    Raises:
+        CollectiveMismatch: With a line for each rank.
+    """
     if len({said.what for said in headers}) > 1:
         raise CollectiveMismatch(
             f"ranks called different operations at the same time:{calls(headers, ranks)}\ncall the same on every rank"

@@ -1,4 +1,4 @@
-"""The words for an exchange that another process has left."""
+"""Describe the error of an exchange that another process has left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ _WORDS = ("onnection", "Timed out", "timed out", "Broken pipe", "peer", "remote"
 
 @final
 class PeerErrors:
-    """The errors of a rank whose exchange does not end."""
+    """The errors of a rank whose exchange does not end.
+
+    Args:
+        rank: Rank of this process.
+        size: Number of ranks.
+        recorder: Flight recorder of this process.
+        store: Notes of the ranks; None if there are none.
+    """
 
     def __init__(self, rank: int, size: int, recorder: FlightRecorder, store: StatusStore | None) -> None:
         self._rank, self._recorder, self._store = rank, recorder, store
@@ -30,9 +37,12 @@ class PeerErrors:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Raises: PeerLost in place of a RuntimeError that says in gloo's words that another process is gone.
+        """Replace errors of the block that say in gloo's words that another process is gone.
 
-        An error of NCCL is kept whole, for its last lines have the cause, and gets a note of who is gone.
+        An error of NCCL is kept, for its last lines have the cause, and gets a note of who is gone.
+
+        Raises:
+            PeerLost: In place of gloo's RuntimeError.
         """
         try:
             yield
@@ -48,7 +58,7 @@ class PeerErrors:
             raise self.error(first.rpartition("] ")[2].partition(". This")[0] or first) from None
 
     def error(self, cause: str) -> PeerLost:
-        """The PeerLost that names the ranks that are gone, as far as they are known."""
+        """Return the error that names the ranks that are gone, as far as they are known."""
         newest, gone = self._recorder.newest(), ""
         if self._store is not None:
             gone = self._gone(self._store)
@@ -63,7 +73,7 @@ class PeerErrors:
         )
 
     def _gone(self, store: StatusStore) -> str:
-        """A line for each rank that is gone or has come to its end."""
+        """Return a line for each rank that is gone or has come to its end."""
         try:
             if not store.is_gone(CLOSES_S) and store.heartbeat().diagnosed:
                 time.sleep(ENDING_S)  # the watchdog ends this process too, and its report has more to say

@@ -1,4 +1,4 @@
-"""Data that one rank has for each of the others, or each rank for one: every rank receives only its own."""
+"""Send data that one rank has for each of the others, or each rank for one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,15 @@ _LENGTH = 8
 
 @final
 class TorchPointToPoint(PointToPoint):
-    """Messages between ranks, in memory that they share or by the default process group."""
+    """The messages between ranks, in memory that they share or by the default process group.
+
+    Args:
+        rank: Rank of this process.
+        recorder: Flight recorder of this process.
+        errors: Errors of an exchange that another process has left.
+        work: Collectives of this process.
+        channel: Messages in memory that all ranks share; None if they share none.
+    """
 
     def __init__(
         self,
@@ -42,7 +50,6 @@ class TorchPointToPoint(PointToPoint):
 
         self._torch, self._dist = torch, torch.distributed
         self._rank, self._recorder, self._errors, self._work = rank, recorder, errors, work
-        #: where messages are written that all ranks of a machine can read; None if ranks share no memory
         self.channel = channel
         #: messages to and from each rank, of which each has a tag: what is left of an interrupted call meets no other
         self._messages = Counter[int]()
@@ -54,16 +61,13 @@ class TorchPointToPoint(PointToPoint):
         return {kind for kind, backend in backends if kind != "cpu" and backend not in ("gloo", "mpi")}
 
     def supports_device(self, kind: str) -> bool:
-        """Return whether tensors of devices of this type are sent without a copy on the host."""
         return kind in self._direct
 
     @property
     def inline_bytes(self) -> int:
-        """Most bytes of a payload that is in the first message of `scatter`."""
         return BLOCK - BARE if self.channel is None else self.channel.section_room
 
     def scatter(self, what: str, payloads: Sequence[bytes], source: int) -> bytes:
-        """Return the payload that rank `source` has for this rank; one message if all are small, two otherwise."""
         room, longest = self.inline_bytes, max(map(len, payloads), default=0)
         parts = payloads if longest <= room else [len(payload).to_bytes(_LENGTH, "little") for payload in payloads]
         site = self._recorder.begin(what)
@@ -87,7 +91,6 @@ class TorchPointToPoint(PointToPoint):
     def scatter_tensors(
         self, what: str, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int
     ) -> None:
-        """Fill tensors of each rank with the values of those that one rank sends to it."""
         exchanged = [tensor for tensors in sent for tensor in tensors] or received
         on_device = [tensor.device for tensor in exchanged if tensor.device.type in self._direct]
         done: Callable[[], bool] | None = None
@@ -101,7 +104,6 @@ class TorchPointToPoint(PointToPoint):
             self._recorder.end(done)
 
     def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
-        """Return the payloads of all ranks in rank order on one rank, and nothing on the others."""
         (row,) = self._numbers(bytearray(payload.ljust(max(lengths), b"\0")))
         rows = [self._torch.empty_like(row) for _ in lengths] if self._rank == target else None
         self._recorder.begin(f"gather (to rank {target})", f"{row.nbytes} bytes")
@@ -131,7 +133,7 @@ class TorchPointToPoint(PointToPoint):
     def _by_memory(
         self, channel: SharedMemoryChannel, mine: Header, packed: bytes, parts: Sequence[bytes], source: int
     ) -> tuple[Header, bytes]:
-        """The header of the source, and the part for this rank."""
+        """Return the header of the source, and the part for this rank."""
         channel.post(packed, parts)
         try:
             if self._rank == source:
@@ -143,7 +145,7 @@ class TorchPointToPoint(PointToPoint):
             channel.done()
 
     def _by_blocks(self, mine: Header, parts: Sequence[bytes], source: int) -> tuple[Header, bytes]:
-        """The header of the source, and the part for this rank."""
+        """Return the header of the source, and the part for this rank."""
         with self._errors.translated():
             if self._rank == source:
                 blocks = [mine._replace(part=part).packed().ljust(BLOCK, b"\0") for part in parts]
@@ -156,12 +158,12 @@ class TorchPointToPoint(PointToPoint):
         return theirs, theirs.part
 
     def _numbers(self, content: bytearray) -> list[torch.Tensor]:
-        """The bytes as a tensor in the same memory; none if there are no bytes."""
+        """Return the bytes as a tensor in the same memory, or no tensor if there are none."""
         return [self._torch.frombuffer(content, dtype=self._torch.uint8)] if content else []
 
 
 @lru_cache(64)
 def _bare(what: str, site: str, longest: int) -> tuple[Header, bytes]:
-    """The header of a message that speaks for this rank, and its bytes."""
+    """Return the header of a message that speaks for this rank, and its bytes."""
     mine = header(what, site, longest=longest)
     return mine, mine.packed()

@@ -1,6 +1,6 @@
-"""Any picklable value as bytes, with plain tensors as their bare numbers.
+"""Convert picklable values to bytes and back, with plain tensors as their values.
 
-A tensor of an accelerator travels as numbers of the host, and arrives on the receiver's own accelerator: the index that
+A tensor of an accelerator is sent as values of the host, and arrives on the receiver's own accelerator: the index that
 it had at the sender would be another process's.
 """
 
@@ -11,7 +11,6 @@ import ctypes
 import io
 import pickle
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,34 +18,19 @@ if TYPE_CHECKING:
 
 
 def pack(value: object) -> bytes:
-    """The value as bytes."""
+    """Return a value as bytes."""
     buffer = io.BytesIO()
-    _dump(pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL), value)
+    dump(pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL), value)
     return buffer.getvalue()
 
 
 def unpack(packed: bytes) -> Any:
-    """The value that `pack` was given; its tensors are the receiver's own."""
+    """Return the value that `pack` was given, with tensors of this process."""
     return pickle.loads(packed)
 
 
-def pack_around(value: object) -> tuple[bytes, list[torch.Tensor]]:
-    """The value as bytes without its bare tensors, and these tensors, in the order in which they stand in it."""
-    buffer = io.BytesIO()
-    packer = _AroundTensors(buffer, protocol=pickle.HIGHEST_PROTOCOL)
-    _dump(packer, value)
-    return buffer.getvalue(), packer.tensors
-
-
-def unpack_around(packed: bytes, tensors: Sequence[torch.Tensor]) -> Any:
-    """The value that `pack_around` was given, with these tensors in it."""
-    unpacker = _WithTensors(io.BytesIO(packed))
-    unpacker.tensors = tensors
-    return unpacker.load()
-
-
 def is_bare(value: Any) -> bool:
-    """Whether a value is a tensor with a dtype, a shape, a device and numbers, and nothing more."""
+    """Return whether a value is a tensor with a dtype, a shape, a device and values, and nothing more."""
     torch: Any = sys.modules["torch"]
     if type(value) is not torch.Tensor or value.layout is not torch.strided or value.requires_grad:
         return False
@@ -54,33 +38,8 @@ def is_bare(value: Any) -> bool:
     return not unlike_memory and not value.__dict__
 
 
-class _AroundTensors(pickle.Pickler):
-    """A pickler that keeps bare tensors instead of writing them."""
-
-    def __init__(self, buffer: io.BytesIO, protocol: int) -> None:
-        super().__init__(buffer, protocol)
-        self.tensors: list[torch.Tensor] = []
-        self._places: dict[int, int] = {}
-
-    def persistent_id(self, value: Any) -> int | None:
-        if not is_bare(value):
-            return None
-        place = self._places.setdefault(id(value), len(self.tensors))
-        if place == len(self.tensors):
-            self.tensors.append(value)
-        return place
-
-
-class _WithTensors(pickle.Unpickler):
-    """An unpickler that puts tensors into the places that the pickler has left."""
-
-    tensors: Sequence[torch.Tensor]
-
-    def persistent_load(self, place: Any) -> Any:
-        return self.tensors[place]
-
-
-def _dump(packer: pickle.Pickler, value: object) -> None:
+def dump(packer: pickle.Pickler, value: object) -> None:
+    """Write a value by a pickler that writes bare tensors as their values."""
     torch: Any = sys.modules.get("torch")
     if torch is not None:  # without it there are no tensors
         packer.dispatch_table = copyreg.dispatch_table | {
@@ -91,7 +50,7 @@ def _dump(packer: pickle.Pickler, value: object) -> None:
 
 
 def _reduced(tensor: Any) -> Any:
-    """A tensor as its bare numbers: torch's own way takes a third of a millisecond."""
+    """Return how to make a tensor of its values: torch's own way takes a third of a millisecond."""
     torch: Any = sys.modules["torch"]
     if tensor.device.type not in ("cpu", "meta") and tensor.layout is torch.strided:
         # by torch's way the whole storage of a view would be copied to the host
@@ -103,7 +62,7 @@ def _reduced(tensor: Any) -> Any:
 
 
 def _put(kind: str, host: torch.Tensor, requires_grad: bool, attributes: dict[str, Any]) -> torch.Tensor:
-    """The tensor on the accelerator of that kind that is current here."""
+    """Return the tensor on the current accelerator of that type."""
     tensor = host.to(kind).requires_grad_(requires_grad)
     tensor.__dict__.update(attributes)
     return tensor
@@ -119,7 +78,7 @@ def _reduced_storage(storage: Any) -> Any:
 
 
 def _put_storage(kind: str, content: torch.Tensor, dtype: torch.dtype) -> Any:
-    """The storage on the accelerator of that kind that is current here."""
+    """Return the storage on the current accelerator of that type."""
     import torch
 
     made: Any = torch.storage.TypedStorage

@@ -1,4 +1,4 @@
-"""Small messages between the processes of one machine, through memory that they share."""
+"""Send small messages between the processes of one machine, through memory that they share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, final
 
 from accel_comm.status_store import StatusStore
@@ -29,18 +30,27 @@ PAUSE_S, CHECK_S = 0.002, 0.05
 
 @final
 class SharedMemoryChannel:
-    """Every rank's newest messages, in one piece of memory; each rank writes its own.
+    """The newest messages of all ranks, in one piece of memory of which each rank writes its own part.
 
     Messages are numbered. A rank posts a message for each number, and reads the others' messages of that number before
     it says `done`; a rank that is `SLOTS` messages ahead of a reader waits for the reader. A short message may have a
     section for each other rank, which only that rank reads.
+
+    Args:
+        memory: Memory that all ranks share.
+        store: Notes of the ranks, which tell who is alive.
+        size: Number of ranks.
+        limit_s: Seconds after which a wait fails.
+        lost: Function that makes the error of a wait in vain from its cause.
     """
 
     def __init__(
         self, memory: mmap.mmap, store: StatusStore, size: int, *, limit_s: float, lost: Callable[[str], Exception]
     ) -> None:
-        #: the number of the newest message that this rank has posted
-        self.number = 0
+        #: the number of the newest message that this rank has posted, and how many votes it has cast
+        self.number = self.votes = 0
+        #: the series of the newest vote
+        self.series: Any = None
         self._memory, self._store, self._size = memory, store, size
         self._rank = rank = store.rank
         self._limit_s, self._lost = limit_s, lost
@@ -54,7 +64,7 @@ class SharedMemoryChannel:
         self._spins = SPINS if size <= len(os.sched_getaffinity(0)) else 1
 
     def post(self, message: bytes, sections: Sequence[bytes] = ()) -> None:
-        """Writes the next message, of at most LONGEST bytes, or SHORT ones with a section for each rank."""
+        """Write the next message, of at most LONGEST bytes, or SHORT ones with a section for each rank."""
         number = self.number + 1  # ours only when it is written: what interrupts the wait takes none
         if self._read_by_all + SLOTS < number:
             for other in self._others:
@@ -68,7 +78,7 @@ class SharedMemoryChannel:
         self._words[place >> 3], self.number = number, number
 
     def read(self, rank: int) -> bytes:
-        """The message of that number of a rank; waits until it is there."""
+        """Wait for the message of a rank with the newest number, and return it."""
         number = self.number
         place = self._place(rank, number)
         word, words = place >> 3, self._words
@@ -80,43 +90,49 @@ class SharedMemoryChannel:
         return self._content(place + 8, number, rank)
 
     def read_section(self, rank: int) -> bytes:
-        """The section for this rank of a message that has sections, and that was read."""
+        """Return the section for this rank of a message that has sections, and that was read."""
         return self._content(self._section(self._place(rank, self.number), rank, self._rank), self.number, rank)
 
     def exchange(self, message: bytes) -> list[bytes]:
-        """The messages of all ranks, in rank order."""
+        """Post a message, and return the messages of all ranks, in rank order."""
         self.post(message)
         messages = [message if rank == self._rank else self.read(rank) for rank in range(self._size)]
         self.done()
         return messages
 
     def hear(self, message: bytes, source: int) -> bytes:
-        """The message of rank `source`."""
+        """Post a message, and return that of rank `source`."""
         self.post(message)
         heard = message if source == self._rank else self.read(source)
         self.done()
         return heard
 
     def done(self) -> None:
-        """Says that this rank has read the messages of the newest number."""
+        """Tell the others that this rank has read the messages of the newest number."""
         self._words[self._done(self._rank)] = self.number
 
     def words_of_votes(self) -> tuple[memoryview, list[int], int]:
-        """The memory, the first of the words in it that each rank has for its votes, and that of this rank."""
+        """Return the memory, the index of the first word of votes of each rank in it, and that of this rank."""
         places = [self._done(rank) + VOTES for rank in range(self._size)]
         return self._words, places, places[self._rank]
 
     def sees_vote(self, word: int, least: int) -> bool:
-        """Whether a word has come to `least`, after so many looks as are worth while."""
+        """Return whether a word has come to `least`, after as many looks as are worth while."""
         words = self._words
         return any(words[word] >= least for _ in range(self._spins))
 
     def await_vote(self, word: int, least: int, rank: int) -> None:
-        """Returns when a word of a rank has come to `least`, or that rank posts a message and waits for this rank."""
+        """Wait until a word has come to `least`, or its rank posts a message and waits for this rank.
+
+        Args:
+            word: Index of the word.
+            least: Number to wait for.
+            rank: Rank that writes the word.
+        """
         self._await(word, least, rank, instead=self._place(rank, self.number + 1) >> 3)
 
     def close(self) -> None:
-        """Says that this rank will neither read nor write any more."""
+        """Tell the others that this rank will neither read nor write any more."""
         self._words[self._done(self._rank)] = CLOSED
 
     def _write(self, place: int, content: bytes, number: int) -> None:
@@ -145,7 +161,7 @@ class SharedMemoryChannel:
         return _LINE * (1 + rank) >> 3
 
     def _await(self, word: int, number: int, rank: int, instead: int | None = None) -> None:
-        """Returns when a rank has come to that number; or has posted a next message, if `instead` is its word."""
+        """Wait until a word has come to a number, or the word `instead` is past the newest message."""
         words, began = self._words, time.monotonic()
         check = began + CHECK_S
         while words[word] < number:
@@ -177,17 +193,27 @@ def _checksum(message: bytes, number: int) -> int:
 def map_shared_memory(
     rank: int, size: int, host: str, all_gather: Callable[[Any], Sequence[Any]], *, wanted: bool = True
 ) -> mmap.mmap | None:
-    """Memory that all ranks share; None on all if a rank does not want it, or cannot open it, as on another machine.
+    """Return memory that all ranks share, or None on all ranks if one does not want it or cannot open it.
 
-    Rank 0 makes it and tells its place. It has no name in any file system, and goes with the last process that uses it.
+    It has no name in any file system, and goes with the last process that uses it.
 
-    Collective: every rank must call.
+    Args:
+        rank: Rank of this process; rank 0 makes the memory.
+        size: Number of ranks.
+        host: Identity of this machine.
+        all_gather: Function that returns the values of all ranks.
+        wanted: Whether this rank wants the memory.
+
+    Collective:
+        Every rank must call.
     """
     file, memory, place = None, None, list[str]()
     try:
         if rank == 0 and wanted:
-            file, memory = _made(_length(size))
-            if memory is not None:
+            with suppress(OSError, AttributeError):  # a system without such memory
+                file = os.memfd_create("accel-shared-memory")
+                os.posix_fallocate(file, 0, _length(size))  # a hole that cannot be filled would kill the process
+                memory = mmap.mmap(file, _length(size))
                 memory[:_TOKEN] = token = secrets.token_bytes(_TOKEN)
                 place = [host, f"/proc/{os.getpid()}/fd/{file}", token.hex()]
         place = all_gather(place)[0]
@@ -197,18 +223,6 @@ def map_shared_memory(
     finally:
         if file is not None:
             os.close(file)
-
-
-def _made(length: int) -> tuple[int | None, mmap.mmap | None]:
-    try:
-        file = os.memfd_create("accel-shared-memory")
-    except (OSError, AttributeError):  # a system without such memory
-        return None, None
-    try:
-        os.posix_fallocate(file, 0, length)  # a hole that cannot be filled later would kill the process
-        return file, mmap.mmap(file, length)
-    except OSError:
-        return file, None
 
 
 def _opened(note: Any, host: str, length: int) -> mmap.mmap | None:

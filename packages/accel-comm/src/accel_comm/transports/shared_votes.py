@@ -1,63 +1,49 @@
-"""Votes through memory that the processes of one machine share: to cast a vote is to write a word."""
+"""Vote through memory that the processes of one machine share: to cast a vote is to write a word."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from accel_comm.errors import CollectiveMismatch
 from accel_comm.flight_recorder import FlightRecorder
 from accel_comm.transports.shared_memory import VOTES, SharedMemoryChannel
-from accel_comm.transports.votes import AgreedVotes, Votes
-
-if TYPE_CHECKING:
-    from accel_comm.transports.torch_dist import TorchDist
+from accel_comm.transports.votes import Votes
 
 #: a word has the number of the vote in the run, from this bit on, and below its number in the series, and the vote
 NUMBER, SERIES = 24, 2**23 - 1
 
 
 @final
-@dataclass(slots=True)
-class VoteCount:
-    """The votes that this rank has cast in the run, and the series of the newest."""
-
-    number: int = 0
-    series: SharedMemoryVotes | None = None
-
-
-@final
 class SharedMemoryVotes(Votes):
-    """Votes that a rank writes, and reads when it casts the next; to count the votes of all costs a microsecond.
+    """The votes that a rank writes, and reads when it casts the next.
 
-    Votes of all series of a run have one count. A rank that casts a vote has seen all votes but the newest two, so
-    four words of each rank are enough. A rank that waits for a vote of a rank that exchanges a message instead calls
-    `refuse`, which exchanges one as well, and so finds out that the calls differ.
+    To count the votes of all takes 1 µs. The votes of all series of a channel have one count. A rank that casts a vote
+    has seen all votes but the newest two, so four words of each rank are enough.
+
+    Args:
+        what: Name of the votes, for error messages.
+        channel: Shared memory.
+        recorder: Flight recorder of this process.
+        refuse: Function to call if a rank exchanges a message instead of a vote for which this rank waits: it exchanges
+            one as well, and so finds out that the calls differ.
     """
 
     def __init__(
-        self,
-        what: str,
-        count: VoteCount,
-        channel: SharedMemoryChannel,
-        recorder: FlightRecorder,
-        refuse: Callable[[], object],
+        self, what: str, channel: SharedMemoryChannel, recorder: FlightRecorder, refuse: Callable[[], object]
     ) -> None:
-        self._what, self._of_run, self._recorder, self._refuse = what, count, recorder, refuse
-        self._channel = channel
+        self._what, self._channel, self._recorder, self._refuse = what, channel, recorder, refuse
         self._words, self._places, self._mine = channel.words_of_votes()
         #: votes of this series, and the word of a yes in the newest; 0 if that vote is counted
         self._cast, self._yes = 0, 0
         self._was_unanimous = True
 
     def cast(self, yes: bool) -> bool:
-        """Writes a vote, and waits for the others' votes before."""
-        of_run, words, before = self._of_run, self._words, self._yes
-        if of_run.series is not self:
+        """Write a vote, and wait for the others' votes before."""
+        channel, words, before = self._channel, self._words, self._yes
+        if channel.series is not self:
             before = self._take_over()
-        of_run.number = number = of_run.number + 1
+        channel.votes = number = channel.votes + 1
         self._recorder.number += 1
         self._yes = word = number << NUMBER | self._cast << 1 | 1
         self._cast = self._cast + 1 & SERIES
@@ -69,27 +55,27 @@ class SharedMemoryVotes(Votes):
         return True
 
     def all(self) -> bool:
-        """Whether all ranks said yes in the newest vote, for which it waits."""
+        """Wait for the newest vote, and return whether all ranks said yes."""
         return self._count(self._yes) == len(self._places)
 
     def any(self) -> bool:
-        """Whether a rank said yes in the newest vote; waits for the votes of all ranks."""
+        """Wait for the newest vote, and return whether a rank said yes."""
         return self._count(self._yes) > 0
 
     def leave(self) -> None:
-        """Notes an exchange, so that this rank is not missed in a vote for which others still wait."""
+        """Note an exchange, so that this rank is not missed in a vote for which others still wait."""
         self._recorder.begin(self._what)
         self._recorder.end()
 
     def _take_over(self) -> int:
-        """Counts the newest vote of the series before, whose votes will be written over."""
-        before, self._of_run.series = self._of_run.series, self
+        """Count the newest vote of the series before, whose votes will be written over."""
+        before, self._channel.series = self._channel.series, self
         if before is not None:
             before._was_unanimous, before._yes = before._count(before._yes) == len(self._places), 0
         return self._yes
 
     def _count(self, yes: int) -> int:
-        """The votes that say yes, once all are cast."""
+        """Return how many votes say yes, once all are cast."""
         number = yes >> NUMBER
         said = []
         for rank, place in enumerate(self._places):
@@ -115,11 +101,3 @@ class SharedMemoryVotes(Votes):
             self._recorder.end()
         if self._words[word] < least:
             self._refuse()
-
-
-def votes_of(what: str, transport: TorchDist, channel: SharedMemoryChannel | None, count: VoteCount) -> Votes:
-    """A new series of votes: through the channel, or by messages without one."""
-    if channel is None:
-        return AgreedVotes(what, transport)
-    refuse = partial(transport.agree, f"{what} (vote)")
-    return SharedMemoryVotes(what, count, channel, transport.recorder, refuse)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar, final
 
 from accel_comm.transports._base import ROOM, Join, PointToPoint, Reduction, Transport, longest_of
-from accel_comm.transports.store_exchange import StoreExchange
 from accel_comm.transports.votes import AgreedVotes, Votes
 
 if TYPE_CHECKING:
@@ -22,49 +21,40 @@ class Single(Transport):
     rank, size, inline_bytes = 0, 1, ROOM
 
     def __init__(self) -> None:
-        self.point_to_point, self.store = SinglePoint(), StoreExchange(0, 1)
+        self.point_to_point = SinglePoint()
 
     @property
     def world(self) -> Transport:
-        """This transport."""
         return self
 
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
-        """Return the payload alone in a list."""
         return [payload]
 
     def agree(
         self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
     ) -> Sequence[bytes] | None:
-        """Return the part alone in a list."""
         return [part]
 
     def votes(self, what: str) -> Votes:
-        """Return a series of votes of this process."""
         return AgreedVotes(what, self)
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        """Return `x` itself."""
         return x
 
     def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
-        """Return a copy of `x`; a mean of integers is a float, as it is in a larger world."""
         return x / self.size if how == "mean" else x.clone()
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        """Return `x` itself."""
         return x
 
     def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
-        """Return the value itself, alone in a list."""
         return [value]
 
     def broadcast_object(self, value: T, source: int) -> T:
-        """Return the value itself."""
         return value
 
     def close(self) -> None:
-        """Do nothing."""
+        pass
 
 
 @final
@@ -74,18 +64,15 @@ class SinglePoint(PointToPoint):
     inline_bytes = ROOM
 
     def supports_device(self, kind: str) -> bool:
-        """Return False."""
         return False
 
     def scatter(self, what: str, payloads: Sequence[bytes], source: int) -> bytes:
-        """Return the only payload."""
         return payloads[source]
 
     def scatter_tensors(
         self, what: str, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int
     ) -> None:
-        """Do nothing."""
+        pass
 
     def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
-        """Return the payload alone in a list."""
         return [payload]

@@ -21,9 +21,8 @@ from accel_comm.transports.header import BARE, Header, header, require_one_call,
 from accel_comm.transports.peer_errors import PeerErrors
 from accel_comm.transports.point_to_point import TorchPointToPoint
 from accel_comm.transports.shared_memory import LONGEST, SharedMemoryChannel, map_shared_memory
-from accel_comm.transports.shared_votes import VoteCount, votes_of
-from accel_comm.transports.store_exchange import StoreExchange
-from accel_comm.transports.votes import Votes
+from accel_comm.transports.shared_votes import SharedMemoryVotes
+from accel_comm.transports.votes import AgreedVotes, Votes
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +35,13 @@ TOGETHER = 1 << 20
 
 @final
 class TorchDist(Transport):
-    """The default process group of torch.distributed, which must be open."""
+    """The default process group of torch.distributed, which must be open.
+
+    Args:
+        recorder: Flight recorder of this process.
+        store: Notes of the ranks; without them, errors name no rank, and ranks share no memory.
+        share_memory: Whether small messages are sent through memory, if all ranks can share it.
+    """
 
     def __init__(
         self,
@@ -50,10 +55,9 @@ class TorchDist(Transport):
 
         self._torch, self._dist = torch, torch.distributed
         self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        self.recorder, self._vote_count = recorder or FlightRecorder(), VoteCount()
+        self.recorder = recorder or FlightRecorder()
         self._errors = PeerErrors(self.rank, self.size, self.recorder, store)
-        self._work = CollectiveWork(self.recorder, self._errors)
-        self._tree = BinomialTree(self.rank, self.size, BLOCK)
+        self._work = CollectiveWork(self.rank, self.size, self.recorder, self._errors)
         # renamed in torch 2.13, where the old name warns
         names = vars(torch.distributed)
         self._gathering: Callable[..., Any] = names.get("all_gather_single") or names["all_gather_into_tensor"]
@@ -61,19 +65,21 @@ class TorchDist(Transport):
         # gloo has no average: sum and divide
         self._ops: dict[Reduction, Any] = {"sum": op.SUM, "mean": op.SUM, "max": op.MAX, "min": op.MIN}
         warns = self.rank == 0
-        self._agreement: Agreement = TreeAgreement(self._tree, self.size, self.recorder, self._errors, warns=warns)
+        tree = BinomialTree(self.rank, self.size, BLOCK)
+        self._agreement: Agreement = TreeAgreement(
+            tree, self._work.gather_rows, self.size, self.recorder, self._errors, warns=warns
+        )
         self._channel = self._open_channel(store, wanted=share_memory) if store is not None else None
         if self._channel is not None:
             self._agreement = SharedMemoryAgreement(self._channel, self.size, self.recorder, warns=warns)
         self.inline_bytes = self._agreement.room
         self._pairs = TorchPointToPoint(self.rank, self.recorder, self._errors, self._work, self._channel)
         self.point_to_point = self._pairs
-        self.store = StoreExchange(self.rank, self.size, store, self.recorder)
         if store is not None:
             _open.append(self)
 
     def _open_channel(self, store: StatusStore, *, wanted: bool) -> SharedMemoryChannel | None:
-        """Return the memory that all ranks share; None if a rank has or wants none."""
+        """Return the memory that all ranks share, or None if a rank has or wants none."""
         tell = functools.partial(self.all_gather_objects, what="shared memory")
         memory = map_shared_memory(self.rank, self.size, store.host, tell, wanted=wanted)
         if memory is None:
@@ -85,44 +91,36 @@ class TorchDist(Transport):
 
     @property
     def world(self) -> Transport:
-        """This transport."""
         return self
 
     def __reduce__(self) -> tuple[Callable[[], TorchDist], tuple[()]]:
         return _of_this_process, ()  # what is pickled with it joins the group of the process that unpickles it
 
     def close(self) -> None:
-        """Tells the others that this rank exchanges nothing any more."""
         _open[:] = [transport for transport in _open if transport is not self]
         if self._channel is not None:
             self._channel.close()
             self._channel = self._pairs.channel = None
 
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
-        """Every rank's payload, in rank order; one message if all are small, two otherwise."""
         payloads, longest = self._agreement.gather(what, payload)
         return payloads or self._rows(payload, longest)
 
     def agree(
         self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
     ) -> Sequence[bytes] | None:
-        """The ranks' parts in rank order, or fewer that `join` made of them; None on all ranks if `about` differs."""
         return self._agreement.agree(what, about, part, join)
 
     def votes(self, what: str) -> Votes:
-        """A new series of votes of all ranks. Collective: every rank of the group must begin the same series."""
-        return votes_of(what, self, self._channel, self._vote_count)
+        if self._channel is None:
+            return AgreedVotes(what, self)
+        return SharedMemoryVotes(what, self._channel, self.recorder, functools.partial(self.agree, f"{what} (vote)"))
 
     def _rows(self, payload: bytes, longest: int) -> list[bytes]:
-        """The payloads of all ranks, of which the longest has so many bytes."""
+        """Return the payloads of all ranks, of which the longest has so many bytes."""
         row = len(payload).to_bytes(8, "little") + payload.ljust(longest, b"\0")
         if len(row) * self.size <= TOGETHER:
-            self.recorder.begin("all_gather", f"{len(row)} bytes")
-            try:
-                with self._errors.translated():
-                    rows = self._tree.all_gather(row)
-            finally:
-                self.recorder.end()
+            rows = self._work.gather_rows(row)
         else:
             rows_of_all = self.all_gather(self._torch.frombuffer(bytearray(row), dtype=self._torch.uint8))
             start, length = rows_of_all.data_ptr(), len(row)
@@ -130,7 +128,19 @@ class TorchDist(Transport):
         return [row[8 : 8 + int.from_bytes(row[:8], "little")] for row in rows]
 
     def send(self, what: str, payload: bytes, source: int) -> bytes:
-        """The payload of rank `source`, which receives no answer; one message if it is small, two otherwise."""
+        """Return the payload of rank `source`, which hears nothing of the others.
+
+        Args:
+            what: Name of the operation, for error messages.
+            payload: Payload of this rank, of any length.
+            source: Rank that sends.
+
+        Raises:
+            CollectiveMismatch: On a rank whose `what` is not the source's.
+
+        Collective:
+            Every rank must call.
+        """
         is_source, length = self.rank == source, len(payload)
         room = LONGEST - BARE if self._channel is not None else BLOCK - BARE
         mine = header(
@@ -147,7 +157,6 @@ class TorchDist(Transport):
         return ctypes.string_at(rest.data_ptr(), rest.numel())
 
     def _header_of(self, mine: Header, source: int) -> Header:
-        """The header of rank `source`."""
         if self._channel is None:
             block = bytearray(mine.packed().ljust(BLOCK, b"\0"))
             self._work.finish(self._dist.broadcast, self._torch.frombuffer(block, dtype=self._torch.uint8), source)
@@ -158,11 +167,9 @@ class TorchDist(Transport):
             self.recorder.end()
 
     def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
-        """Return the values of all ranks, in rank order."""
         return [serialization.unpack(payload) for payload in self.exchange(what, serialization.pack(value))]
 
     def broadcast_object(self, value: T, source: int) -> T:
-        """Return the value of rank `source`."""
         if self.size == 1:
             return value
         is_source = self.rank == source
@@ -172,7 +179,6 @@ class TorchDist(Transport):
         return value if is_source else serialization.unpack(sent)
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        """Every rank's `x`, concatenated in rank order; a 0-d `x` gives a vector of `size`."""
         x = x.detach().contiguous()
         if x.ndim == 0:
             x = x.unsqueeze(0)
@@ -183,14 +189,12 @@ class TorchDist(Transport):
         return out
 
     def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
-        """A new tensor, the same on every rank; a mean of whole numbers is a float."""
         y = x.detach().clone(memory_format=self._torch.contiguous_format)
         self.recorder.begin(f"all_reduce ({how})", _described(y))
         self._work.finish(self._dist.all_reduce, y, self._ops[how])
         return y / self.size if how == "mean" else y
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        """A new tensor with the numbers of rank `source`, on every rank."""
         x = x.detach().contiguous()
         self.recorder.begin(f"broadcast (from rank {source})", _described(x))
         y = self._torch.empty_like(x)

@@ -1,4 +1,4 @@
-"""Votes of all ranks, yes or no, of which a rank learns the result a vote later, when it need not wait for it."""
+"""Let all ranks vote, yes or no, where a rank learns the result a vote later, when it need not wait for it."""
 
 from __future__ import annotations
 
@@ -10,68 +10,70 @@ if TYPE_CHECKING:
 
 
 class Votes(ABC):
-    """A series of votes: each rank casts as many as the others, in the same order."""
+    """A series of votes, of which each rank casts as many as the others, in the same order.
+
+    Each method raises CollectiveMismatch if a rank calls something else, or is at another vote.
+    """
 
     @abstractmethod
     def cast(self, yes: bool) -> bool:
-        """Casts this rank's next vote; True if all ranks said yes in the vote before, or this one is the first.
+        """Cast a vote, and return whether all ranks said yes in the vote before, or this one is the first.
 
-        Raises: CollectiveMismatch if a rank calls something else, or is at another vote.
-        Collective: every rank of the group must call.
+        Collective:
+            Every rank must call.
         """
 
     @abstractmethod
     def all(self) -> bool:
-        """Whether all ranks said yes in the newest vote, for which it waits.
-
-        Raises: CollectiveMismatch if a rank calls something else, or is at another vote.
-        """
+        """Wait for the newest vote, and return whether all ranks said yes."""
 
     @abstractmethod
     def any(self) -> bool:
-        """Whether a rank said yes in the newest vote; waits for the votes of all ranks.
-
-        Raises: CollectiveMismatch if a rank calls something else, or is at another vote.
-        """
+        """Wait for the newest vote, and return whether a rank said yes."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Ends the series of this rank, which has cast its last vote and waits for no other.
+        """End the series of this rank, which has cast its last vote and waits for no other.
 
-        Collective: every rank of the group must call, after the same vote.
+        Collective:
+            Every rank must call, after the same vote.
         """
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Leaves the series if a generator is closed in the block, as by a `break` in the script's loop."""
+        """Leave the series if a generator is closed in the block, as by a `break` in the script's loop."""
         if kind is GeneratorExit:
             self.leave()
 
 
 @final
 class AgreedVotes(Votes):
-    """Votes that ranks exchange as they cast them, by `agree` of a transport."""
+    """The votes that ranks exchange as they cast them, by `agree` of a transport.
+
+    Collective:
+        Every rank must make one.
+    """
 
     def __init__(self, what: str, transport: Transport) -> None:
         self._what, self._transport = what, transport
         self._all = self._any = True
 
     def cast(self, yes: bool) -> bool:
-        """Casts a vote, and waits for the votes of all ranks."""
+        """Cast a vote, and wait for the votes of all ranks."""
         before = self._all
         alike = self._transport.agree(self._what, b"1" if yes else b"0") is not None
         self._all, self._any = yes and alike, yes or not alike
         return before
 
     def all(self) -> bool:
-        """Whether all ranks said yes in the newest vote."""
+        """Return whether all ranks said yes in the newest vote."""
         return self._all
 
     def any(self) -> bool:
-        """Whether a rank said yes in the newest vote."""
+        """Return whether a rank said yes in the newest vote."""
         return self._any
 
     def leave(self) -> None:
-        """Returns at once: all ranks know the votes of all."""
+        """Do nothing: all ranks know the votes of all."""

@@ -1,4 +1,4 @@
-"""The kinds of hardware, each in a file; torch is imported when a device is chosen."""
+"""The kinds of hardware, each in a file: torch is imported when a device is chosen."""
 
 from collections.abc import Mapping
 
@@ -9,9 +9,14 @@ DEVICES: Registry[type[Device]] = Registry(__name__, "accel.devices", "DEVICE")
 
 
 def choose(*, cpu: bool, environ: Mapping[str, str] | None = None) -> Device:
-    """The accelerator that torch finds, else XLA if PJRT_DEVICE is set, else the CPU; the CPU if `cpu` asks for it.
+    """Return the accelerator that torch finds, or else XLA if PJRT_DEVICE is set, or else the CPU.
 
-    Raises: CannotRun when the environment asks for XLA (PJRT_DEVICE) and torch_xla is not installed.
+    Args:
+        cpu: Whether to choose the CPU.
+        environ: The environment.
+
+    Raises:
+        CannotRun: If the environment asks for XLA (PJRT_DEVICE) and torch_xla is not installed.
     """
     if cpu:
         return DEVICES.load("cpu")()

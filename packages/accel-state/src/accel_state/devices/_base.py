@@ -25,20 +25,24 @@ class Device(ABC):
 
     @abstractmethod
     def place(self, local_rank: int | None) -> torch.device:
-        """The device of the process with this rank on its machine, made current; alone it keeps its own."""
+        """Make a device current, and return it.
+
+        Args:
+            local_rank: Rank of this process on its machine; None if it is alone there and keeps its device.
+        """
 
     @abstractmethod
     def hardware_id(self, placed_on: torch.device) -> str | None:
-        """The identity of the hardware behind a device; None if processes may share it, or if it is unknown."""
+        """Return the identity of the hardware behind a device, or None if processes may share it or it is unknown."""
 
     @abstractmethod
     def rng_state(self) -> torch.Tensor:
-        """The state of this device's default generator, as bytes on the CPU."""
+        """Return the state of this device's default generator, as bytes on the CPU."""
 
     @abstractmethod
     def set_rng_state(self, state: torch.Tensor) -> None:
-        """Puts the default generator of this device into the state that `rng_state` found."""
+        """Put the default generator of this device into a state that `rng_state` has returned."""
 
     @abstractmethod
     def release_memory(self) -> None:
-        """Gives memory that nothing uses any more back to the system."""
+        """Give memory that nothing uses any more back to the system."""

@@ -1,4 +1,4 @@
-"""The CPU: always there."""
+"""A device for the CPU, which is always there."""
 
 from __future__ import annotations
 
@@ -18,33 +18,29 @@ class Cpu(Device):
 
     @property
     def group_backend(self) -> str:
-        """gloo."""
         return "gloo"
 
     def place(self, local_rank: int | None) -> torch.device:
-        """`cpu`, for every process."""
         import torch
 
         return torch.device("cpu")
 
     def hardware_id(self, placed_on: torch.device) -> str | None:
-        """None: any number of processes share the CPU."""
+        """Return None: any number of processes share the CPU."""
         return None
 
     def rng_state(self) -> torch.Tensor:
-        """The state of torch's default CPU generator."""
         import torch
 
         return torch.get_rng_state()
 
     def set_rng_state(self, state: torch.Tensor) -> None:
-        """Sets torch's default CPU generator."""
         import torch
 
         torch.set_rng_state(state)
 
     def release_memory(self) -> None:
-        """Does nothing: the allocator of the CPU keeps no cache of its own."""
+        """Do nothing: the allocator of the CPU keeps no cache of its own."""
 
 
 DEVICE = Cpu

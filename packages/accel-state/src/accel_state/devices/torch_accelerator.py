@@ -1,4 +1,4 @@
-"""GPUs and every other accelerator that torch itself names: cuda (NVIDIA and AMD), xpu, npu, mps and the like."""
+"""A device for GPUs and other accelerators that torch itself names: cuda (NVIDIA and AMD), xpu, npu, mps and so on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class TorchAccelerator(Device):
     """The accelerator behind `torch.accelerator`, under torch's own name for it.
 
-    Raises: CannotRun when torch finds none.
+    The constructor raises CannotRun if torch finds none.
     """
 
     def __init__(self) -> None:
@@ -29,17 +29,21 @@ class TorchAccelerator(Device):
 
     @property
     def group_backend(self) -> str:
-        """torch's own backend for the accelerator (NCCL for GPUs), and gloo for tensors and objects on the CPU."""
+        """The backend of torch for the accelerator (NCCL for GPUs), and gloo for tensors and objects on the CPU."""
         import torch.distributed
 
         return f"cpu:gloo,{self.kind}:{torch.distributed.get_default_backend_for_device(self.kind)}"
 
     def place(self, local_rank: int | None) -> torch.device:
-        """The accelerator with the index of this process on its machine, or the only accelerator that it sees.
+        """Make the accelerator with the index of this process on its machine current, or the only one that it sees.
 
-        A process that is alone on its machine (None) keeps the accelerator that its script has chosen.
+        A process that is alone on its machine keeps the accelerator that its script has chosen.
 
-        Raises: CannotRun if the process sees several accelerators, but fewer than the machine has processes.
+        Args:
+            local_rank: Rank of this process on its machine; None if it is alone there.
+
+        Raises:
+            CannotRun: If the process sees several accelerators, but fewer than the machine has processes.
         """
         import torch
 
@@ -56,23 +60,20 @@ class TorchAccelerator(Device):
         return torch.device(self.kind, index)
 
     def hardware_id(self, placed_on: torch.device) -> str | None:
-        """The UUID of the accelerator; None if torch does not know it."""
+        """Return the UUID of the accelerator, or None if torch does not know it."""
         if not hasattr(self._module, "get_device_properties"):
             return None
         properties = self._module.get_device_properties(placed_on)
         return str(properties.uuid) if hasattr(properties, "uuid") else None
 
     def rng_state(self) -> torch.Tensor:
-        """The state of the current accelerator's default generator."""
         state: torch.Tensor = self._module.get_rng_state()
         return state
 
     def set_rng_state(self, state: torch.Tensor) -> None:
-        """Sets the current accelerator's default generator."""
         self._module.set_rng_state(state)
 
     def release_memory(self) -> None:
-        """Empties the accelerator's cache of memory."""
         self._module.empty_cache()
 
 

@@ -1,4 +1,4 @@
-"""TPUs and other hardware behind torch_xla, in one process."""
+"""A device for TPUs and other hardware behind torch_xla, in one process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ SIGN = 1 << 63
 
 @final
 class Xla(Device):
-    """The device that torch_xla gives this process; operations are collected and run at each step's end."""
+    """The device that torch_xla gives this process.
+
+    Operations are collected, and run at the end of each step.
+    """
 
     kind = "xla"
 
@@ -34,25 +37,25 @@ class Xla(Device):
 
     @property
     def group_backend(self) -> str:
-        """None yet.
+        """The backend of the process group, which does not exist yet.
 
-        Raises: CannotRun, always.
+        Raises:
+            CannotRun: Always.
         """
         raise CannotRun("XLA", ["several processes on XLA are not there yet; start one process"])
 
     def place(self, local_rank: int | None) -> torch.device:
-        """The device of torch_xla."""
         import torch_xla
 
         device: torch.device = torch_xla.device()
         return device
 
     def hardware_id(self, placed_on: torch.device) -> str | None:
-        """None: there is one process."""
+        """Return None: there is one process."""
         return None
 
     def rng_state(self) -> torch.Tensor:
-        """The seed of the XLA generator, as a tensor on the CPU."""
+        """Return the seed of the XLA generator, as a tensor on the CPU."""
         import torch
         import torch_xla.core.xla_model
 
@@ -61,13 +64,12 @@ class Xla(Device):
         return torch.tensor([(seed + SIGN) % (2 * SIGN) - SIGN], device="cpu")
 
     def set_rng_state(self, state: torch.Tensor) -> None:
-        """Sets the seed of the XLA generator."""
         import torch_xla.core.xla_model
 
         torch_xla.core.xla_model.set_rng_state(int(state.item()) % (2 * SIGN))
 
     def release_memory(self) -> None:
-        """Does nothing: the runtime keeps no cache that it could give back."""
+        """Do nothing: the runtime keeps no cache that it could give back."""
 
 
 DEVICE = Xla

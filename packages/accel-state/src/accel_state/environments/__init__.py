@@ -1,4 +1,4 @@
-"""Ways to learn the topology, with a file for each launcher."""
+"""Find out the topology, with a file for each launcher."""
 
 from collections.abc import Mapping
 
@@ -10,9 +10,12 @@ ENVIRONMENTS: Registry[type[Environment]] = Registry(__name__, "accel.environmen
 
 
 def detect(environ: Mapping[str, str]) -> Topology:
-    """The topology that the first launcher to recognise itself reports, asked in order of priority.
+    """Return the topology that a launcher reports in the environment.
 
-    Raises: TopologyError when a launcher's variables are incomplete or contradict each other.
+    Launchers are asked in order of priority; a single process has none.
+
+    Raises:
+        TopologyError: If a launcher's variables are incomplete or contradict each other.
     """
     known = sorted(
         (ENVIRONMENTS.load(name) for name in ENVIRONMENTS.names()), key=lambda environment: -environment.priority

@@ -17,13 +17,18 @@ class Environment(ABC):
     @classmethod
     @abstractmethod
     def topology(cls, environ: Mapping[str, str]) -> Topology | None:
-        """This launcher's topology, or None when the environment is not its own."""
+        """Return this launcher's topology, or None if the environment is not its own."""
 
 
 def environ_rendezvous(environ: Mapping[str, str], launcher: str) -> Rendezvous | None:
-    """The store named by MASTER_ADDR and MASTER_PORT, or None if neither is set.
+    """Return the store named by MASTER_ADDR and MASTER_PORT, or None if neither is set.
 
-    Raises: TopologyError if only one variable is set, or the port is no port.
+    Args:
+        environ: The environment.
+        launcher: Name of the launcher, for error messages.
+
+    Raises:
+        TopologyError: If only one variable is set, or the port is no port.
     """
     names = ("MASTER_ADDR", "MASTER_PORT")
     given = [f"{name}={environ[name]}" for name in names if name in environ]

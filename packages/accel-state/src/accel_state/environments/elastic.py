@@ -1,4 +1,4 @@
-"""Workers of torchrun and of `accel launch`: RANK and WORLD_SIZE, which always win."""
+"""The workers of torchrun and of `accel launch`: RANK and WORLD_SIZE, which always win."""
 
 from collections.abc import Mapping
 from typing import ClassVar, final
@@ -16,7 +16,7 @@ class Elastic(Environment):
 
     @classmethod
     def topology(cls, environ: Mapping[str, str]) -> Topology | None:
-        """The place given by RANK and WORLD_SIZE; by default all processes are on one machine."""
+        """Return the rank that RANK and WORLD_SIZE give. By default all processes are on one machine."""
         if "RANK" not in environ and "WORLD_SIZE" not in environ:
             return None
         launcher = ACCEL_LAUNCH if _from_accel_launch(environ) else TORCHRUN

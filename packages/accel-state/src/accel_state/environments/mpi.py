@@ -1,4 +1,4 @@
-"""Processes started by mpirun or mpiexec: Open MPI, and the Hydra family (MPICH, Intel MPI)."""
+"""The processes of mpirun or mpiexec: Open MPI, and the Hydra family (MPICH, Intel MPI)."""
 
 from collections.abc import Mapping
 from typing import ClassVar, final
@@ -20,7 +20,7 @@ class Mpi(Environment):
 
     @classmethod
     def topology(cls, environ: Mapping[str, str]) -> Topology | None:
-        """The place that Open MPI, MPICH or Intel MPI gave this process."""
+        """Return the rank that Open MPI, MPICH or Intel MPI gave this process."""
         for launcher, names in (("Open MPI", OPEN_MPI), ("MPICH or Intel MPI", HYDRA)):
             # SLURM's own plug-in for PMI sets PMI_RANK and PMI_SIZE in every step, but none of the others
             # (slurm/src/plugins/mpi/pmi2): SLURM then knows the rest, and nobody called mpirun.

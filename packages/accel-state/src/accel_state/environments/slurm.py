@@ -1,4 +1,4 @@
-"""Tasks of a SLURM step (`srun`); the batch script around the step is a single process."""
+"""The tasks of a SLURM step (`srun`), where the batch script around the step is a single process."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ class Slurm(Environment):
 
     @classmethod
     def topology(cls, environ: Mapping[str, str]) -> Topology | None:
-        """The place of this task in its step; all tasks meet on the first host of the step."""
+        """Return the rank of this task in its step, where all tasks meet on the first host."""
         # A batch script has SLURM_PROCID too, but only a step says how many tasks it has.
         if "SLURM_STEP_NUM_TASKS" not in environ:
             return None
@@ -68,9 +68,10 @@ def _rendezvous(environ: Mapping[str, str]) -> Rendezvous:
 
 
 def hosts(nodes: str) -> Iterator[str]:
-    """The host names in SLURM's short form: "gpu[01-03,07],login" is gpu01, gpu02, gpu03, gpu07, login.
+    """Yield the host names in SLURM's short form: "gpu[01-03,07],login" is gpu01, gpu02, gpu03, gpu07, login.
 
-    Raises: TopologyError for brackets that hold anything but numbers and ranges.
+    Raises:
+        TopologyError: For brackets that hold anything but numbers and ranges.
     """
     for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", nodes):
         yield from _expand(part)

@@ -104,7 +104,7 @@ class RankVotes:
             PeerFailed: Another of these ranks is gone.
         """
         problems = problems_of(work)
-        done = len(ranks) == 1 or self._processes.run.transport.store.agree(name, ranks, not problems)
+        done = len(ranks) == 1 or self._processes.run.store.agree(name, ranks, not problems)
         if problems:
             raise CheckpointError(problems[0])
         return done
@@ -125,7 +125,7 @@ class RankVotes:
         """
         done = list[T]()
         problems = problems_of(lambda: done.append(work()))
-        told = self._processes.run.transport.store.exchange_notes(name, ranks, done)
+        told = self._processes.run.store.exchange_notes(name, ranks, done)
         if problems:
             raise CheckpointError(problems[0])
         return [result for results in told for result in results] if all(told) else []

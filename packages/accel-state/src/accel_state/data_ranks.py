@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar, final
 
-from accel_comm.transports._base import Join, Reduction, Transport, longest_of
+from accel_comm.transports import Join, Reduction, Transport, longest_of
 from accel_comm.transports.votes import Votes
 
 if TYPE_CHECKING:
@@ -34,23 +34,20 @@ class DataRanks(Transport):
             )
         self._world = world
         self.replicas, self.inline_bytes = replicas, world.inline_bytes
-        self.point_to_point, self.store = world.point_to_point, world.store
+        self.point_to_point = world.point_to_point
         self.rank, self.size = world.rank // replicas, world.size // replicas
         self._speaks = world.rank % replicas == 0
 
     @property
     def world(self) -> Transport:
-        """The transport in which each process has a rank of its own."""
         return self._world
 
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
-        """Return the payload of the first process of each rank."""
         return self._world.exchange(what, payload if self._speaks else b"")[:: self.replicas]
 
     def agree(
         self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
     ) -> Sequence[bytes] | None:
-        """Return the parts of the first processes, or None if `about` differs on any process."""
 
         def join_spoken(parts: Sequence[bytes]) -> bytes:
             return join(_spoken(parts)) if any(parts) else b""
@@ -59,11 +56,9 @@ class DataRanks(Transport):
         return None if parts is None else _spoken(parts)
 
     def votes(self, what: str) -> Votes:
-        """Return a new series of votes, which all processes cast."""
         return self._world.votes(what)
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the tensors of the first process of each rank, concatenated in rank order."""
         if self.size == 1:
             return x
         by_process = self._world.all_gather(x)
@@ -71,7 +66,6 @@ class DataRanks(Transport):
         return by_process.view(self.size, self.replicas, rows, *x.shape[1:])[:, 0].flatten(0, 1)
 
     def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
-        """Return a new tensor, the tensors of the first processes combined element by element."""
         if self.size == 1:
             return x / self.size if how == "mean" else x.clone()
         if how in ("max", "min"):
@@ -80,23 +74,19 @@ class DataRanks(Transport):
         return total / self.size if how == "mean" else total
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        """Return a tensor with the values of the first process of rank `source`."""
         return self._world.broadcast(x, source * self.replicas)
 
     def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
-        """Return the values of the first process of each rank, in rank order."""
         values: list[T | None] = self._world.all_gather_objects(value if self._speaks else None, what)
         return values[:: self.replicas]  # type: ignore[return-value] # only others have None
 
     def broadcast_object(self, value: T, source: int) -> T:
-        """Return the value of the first process of rank `source`."""
         return self._world.broadcast_object(value, source * self.replicas)
 
     def close(self) -> None:
-        """Tell the other processes that this process exchanges nothing any more."""
         self._world.close()
 
 
 def _spoken(parts: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the parts of processes that speak; of several that all have nothing to say, one."""
+    """Return the parts of processes that speak, or one of several that all have nothing to say."""
     return [part for part in parts if part] or parts[:1]

@@ -1,4 +1,4 @@
-"""Notes of ranks in the store of their group: for waits that last as long as a process lives, and for threads."""
+"""Leave notes in the store of the process group: for waits as long as a process lives, and for threads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, final
+from typing import Any, cast, final
 
-from accel_comm.errors import CollectiveMismatch, NoRun, PeerFailed
+from accel_comm.errors import AccelError, CollectiveMismatch, PeerFailed
 from accel_comm.flight_recorder import FlightRecorder
 from accel_comm.status_store import StatusStore
 from accel_comm.transports.peer_errors import CLOSES_S
@@ -24,27 +24,19 @@ SILENT_S = 60.0
 
 @final
 class StoreExchange:
-    """What ranks tell each other through the store, in no collective: other threads may exchange meanwhile.
+    """The notes of ranks in the store, which are no collective: other threads may exchange meanwhile.
 
     Args:
-        rank: Rank of this process.
-        size: Number of ranks.
-        store: Notes in the store of the group; without any, ranks cannot wait for each other.
-        recorder: Flight recorder in which waits are noted.
+        store: Notes in the store of the group; None in a process that is alone.
+        recorder: Flight recorder of this process; None in a process that is alone.
     """
 
-    def __init__(
-        self, rank: int, size: int, store: StatusStore | None = None, recorder: FlightRecorder | None = None
-    ) -> None:
-        self._rank, self._size, self._status, self._recorder = rank, size, store, recorder
+    def __init__(self, store: StatusStore | None = None, recorder: FlightRecorder | None = None) -> None:
+        self._alone = store is None
+        # a process that is alone asks neither
+        self._store, self._recorder = cast(StatusStore, store), cast(FlightRecorder, recorder)
         self._turn = 0
         self._has_listeners = False
-
-    @property
-    def _store(self) -> StatusStore:
-        if self._status is None:
-            raise NoRun("ranks wait for each other's work in a run; create an Accelerator first")
-        return self._status
 
     @contextmanager
     def ordered_section(self, first: int) -> Iterator[None]:
@@ -56,11 +48,11 @@ class StoreExchange:
         Collective:
             All ranks of a group that waits for one rank must enter.
         """
-        if self._size == 1:
+        if self._alone:
             yield
             return
-        recorder = self._recorder or FlightRecorder()
-        if self._rank == first:
+        recorder = self._recorder
+        if self._store.rank == first:
             site = recorder.begin("main_process_first", patient=True)
             recorder.end()
             with self.lead(site):
@@ -75,53 +67,51 @@ class StoreExchange:
 
     @contextmanager
     def lead(self, site: str) -> Iterator[None]:
-        """Lets the others go on when the block is left, and tells them why it failed, if it did."""
+        """Let the others continue when the block is left, and tell them why it failed, if it did."""
         self._turn += 1
         turn = self._turn
         try:
             yield
         except BaseException as error:
-            self._end(turn, site, f"rank {self._rank}: {type(error).__name__}: {error}")
+            self._end(turn, site, f"rank {self._store.rank}: {type(error).__name__}: {error}")
             raise
         self._end(turn, site, None)
 
     def _end(self, turn: int, site: str, failure: str | None) -> None:
-        self._store.post(f"turn/{turn}/{self._rank}", [failure, site])
+        self._store.post(f"turn/{turn}/{self._store.rank}", [failure, site])
         if not self._has_listeners:
             self._has_listeners = True
             atexit.register(self.close)
 
     def close(self) -> None:
-        """Returns when the ranks that wait for this rank's turn know its end: this process may serve the store."""
+        """Wait until the ranks that wait for this rank's turn know its end: this process may serve the store."""
         atexit.unregister(self.close)
         until = time.monotonic() + MOST_S + CHECK_S
         with suppress(RuntimeError):
-            while self._has_listeners and self._store.count(_listeners(self._rank)) > 0:
+            while self._has_listeners and self._store.count(_listeners(self._store.rank)) > 0:
                 if time.monotonic() > until:
                     break
                 time.sleep(CHECK_S / 5)
         self._has_listeners = False
 
     def wait(self, first: int, site: str) -> None:
-        """Returns once the turn of rank `first` has ended.
+        """Wait until the turn of rank `first` has ended.
 
-        Raises: PeerFailed when it failed, or that process is gone; CollectiveMismatch if it took its turn elsewhere.
+        Raises:
+            PeerFailed: If it failed, or that process is gone.
+            CollectiveMismatch: If it took its turn at another line.
         """
         self._turn += 1
         listeners = _listeners(first)
-        try:
+        with _without_store(f"rank {first}, or the process that serves the store,"):
             self._store.count(listeners, 1)
             failure, where = self._note_of(first, f"turn/{self._turn}/{first}")
             self._store.count(listeners, -1)
-        except PeerFailed:
-            raise
-        except RuntimeError as error:
-            raise PeerFailed(f"rank {first}, or the process that serves the store, is gone ({error})") from None
         if where.rpartition("/")[2] != site.rpartition("/")[2]:
             raise CollectiveMismatch(
                 "ranks take their turns at different lines:"
                 f"\n  rank {first}: main_process_first at {where}"
-                f"\n  rank {self._rank}: main_process_first at {site}\nenter it on every rank"
+                f"\n  rank {self._store.rank}: main_process_first at {site}\nenter it on every rank"
             )
         if failure is not None:
             raise PeerFailed(f"the process that had to go first failed: {failure}")
@@ -140,15 +130,11 @@ class StoreExchange:
         Collective:
             Each of these ranks must call.
         """
-        if self._size == 1:
+        if self._alone:
             return [note]
-        try:
-            self._store.post(f"{name}/{self._rank}", note)
+        with _without_store("the process that serves the store"):
+            self._store.post(f"{name}/{self._store.rank}", note)
             return [self._note_of(rank, f"{name}/{rank}") for rank in ranks]
-        except PeerFailed:
-            raise
-        except RuntimeError as error:
-            raise PeerFailed(f"the process that serves the store is gone ({error})") from None
 
     def agree(self, name: str, ranks: Sequence[int], yes: bool) -> bool:
         """Return whether all these ranks say yes, the same on each.
@@ -164,18 +150,15 @@ class StoreExchange:
         Collective:
             Each of these ranks must call.
         """
-        if self._size == 1:
+        if self._alone:
             return yes
         gone: PeerFailed | None = None
         try:
-            self._store.post(f"{name}/{self._rank}", yes)
-            try:
-                yes = all([self._note_of(rank, f"{name}/{rank}") for rank in ranks])
-            except PeerFailed as error:
-                yes, gone = False, error
+            yes = all(self.exchange_notes(name, ranks, yes))
+        except PeerFailed as error:
+            yes, gone = False, error
+        with _without_store("the process that serves the store"):
             yes = bool(self._store.first(f"{name}/verdict", yes))  # a rank that waits no more may be too early
-        except RuntimeError as error:
-            raise PeerFailed(f"the process that serves the store is gone ({error})") from None
         if gone is not None and not yes:
             raise gone
         return yes
@@ -203,3 +186,14 @@ class StoreExchange:
 
 def _listeners(first: int) -> str:
     return f"listeners/{first}"
+
+
+@contextmanager
+def _without_store(who: str) -> Iterator[None]:
+    """Replace the error of a store that is gone."""
+    try:
+        yield
+    except AccelError:
+        raise
+    except RuntimeError as error:
+        raise PeerFailed(f"{who} is gone ({error})") from None

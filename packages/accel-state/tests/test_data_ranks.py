@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 from accel_comm import Reduction
-from accel_comm.transports.data_ranks import DataRanks
 from accel_comm.transports.single import Single
 from accel_comm.transports.torch_dist import TorchDist
+from accel_state.data_ranks import DataRanks
 from accel_testing import MakePool, assert_same_numbers
 
 HOWS: list[Reduction] = ["sum", "mean", "max", "min"]

@@ -11,9 +11,8 @@ from typing import Any, NoReturn
 import pytest
 from accel_comm import CollectiveMismatch, PeerFailed
 from accel_comm.status_store import BEAT, StatusStore
-from accel_comm.transports import store_exchange
-from accel_comm.transports.store_exchange import StoreExchange
-from accel_state import PartialState, release
+from accel_state import PartialState, release, store_exchange
+from accel_state.store_exchange import StoreExchange
 from accel_testing import MakePool, stretched
 from torch._C._distributed_c10d import HashStore
 
@@ -24,7 +23,7 @@ def pair() -> tuple[StoreExchange, StoreExchange, StatusStore]:
     """The turns of two ranks, and the status store of the first."""
     store = HashStore()
     first, second = StatusStore(store, 0), StatusStore(store, 1)
-    return StoreExchange(0, 2, first), StoreExchange(1, 2, second), first
+    return StoreExchange(first), StoreExchange(second), first
 
 
 def take(exchange: StoreExchange, site: str = HERE, failure: str | None = None) -> None:
