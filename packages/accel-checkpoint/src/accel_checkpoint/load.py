@@ -34,17 +34,17 @@ def weight_files(checkpoint: str | Path) -> list[Path]:
         CheckpointError: There are no weights, a save was not finished, or the index names files that are missing or in
             another folder.
     """
-    path = Path(checkpoint)
-    if path.is_dir():
-        path = _opening(path)[0]
-    if not path.is_file():
-        reason = "it is neither a file nor a folder" if path.exists() else "no such file or folder"
-        raise CheckpointError(f"no weights at {path}: {reason}")
+    path = _opening(Path(checkpoint))[0]
     return _files_of_index(path) if path.name.endswith(".json") else [path]
 
 
 def _opening(folder: Path) -> list[Path]:
-    """Return the file or index that opens the weights of each format in a folder. The first one is read."""
+    """Return a file itself, or what opens the weights of each format in a folder. The first one is read."""
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        reason = "it is neither a file nor a folder" if folder.exists() else "no such file or folder"
+        raise CheckpointError(f"no weights at {folder}: {reason}")
     opening: list[Path] = []
     for stem, suffix in (SAFETENSORS, PICKLED):
         single, index = folder / f"{stem}{suffix}", folder / f"{stem}{suffix}{INDEX}"
@@ -164,7 +164,7 @@ def _one_device(device_map: Mapping[str, torch.device | str | int]) -> torch.dev
 
 
 def _warn_of_two_formats(checkpoint: Path) -> None:
-    read, *others = _opening(checkpoint) if checkpoint.is_dir() else [checkpoint]
+    read, *others = _opening(checkpoint)
     if others:
         warnings.warn(
             f"{checkpoint} holds weights in two formats: {read.name} is read, {others[0].name} is not;"
