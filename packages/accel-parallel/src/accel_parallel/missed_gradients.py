@@ -18,8 +18,8 @@ from accel_parallel.forwarding_container import ForwardingContainer
 from accel_parallel.hooks_afterwards import HooksAfterwards
 from accel_parallel.invariants import SHOWN, unlike_lists
 from accel_parallel.rank_zero_source import send_tensors
+from accel_parallel.replicated_gradients import average_gradients
 from accel_parallel.steps_without_loss import StepsWithoutLoss
-from accel_parallel.whole_gradients import average_gradients
 
 #: of the prepared models and of the parameters that optimizers hold, those that no exchange covers
 Late = Callable[[Sequence[nn.Module], Sequence[torch.Tensor]], list[torch.Tensor]]

@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 
 from accel_parallel.clip import clip_sharded_norm, sharded_norm, with_gradients
 from accel_parallel.invariants import refuse_strangers
+from accel_parallel.replicated_gradients import ReplicatedGradientSync
 from accel_parallel.sharded.loaded_state import divide_loaded_state
 from accel_parallel.steps import Steps
 from accel_parallel.torch_steps import TorchSteps
-from accel_parallel.whole_gradients import WholeGradients
 
 
 @final
@@ -31,7 +31,7 @@ class ShardedSteps(Steps):
     def __init__(self) -> None:
         self.torch = TorchSteps()
         #: of the parameters that every rank holds whole
-        self.whole_gradients: list[WholeGradients] = []
+        self.gradient_syncs: list[ReplicatedGradientSync] = []
 
     def meet(self, objects: Sequence[Any], models: Sequence[nn.Module]) -> None:
         """Raise if an optimizer has parameters of none of the models.
@@ -112,8 +112,8 @@ class ShardedSteps(Steps):
         Collective:
             Every rank must call.
         """
-        for gradients in self.whole_gradients:
-            gradients.average()
+        for sync in self.gradient_syncs:
+            sync.average()
 
     def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
         """Return the norm, each part counted once.

@@ -16,9 +16,7 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from accel_parallel.rebind import tie_again
 
 
-def divide_layers(
-    model: nn.Module, styles: Mapping[str, ParallelStyle], mesh: DeviceMesh, device: torch.device
-) -> None:
+def parallelize(model: nn.Module, styles: Mapping[str, ParallelStyle], mesh: DeviceMesh, device: torch.device) -> None:
     """Shard layers over the ranks of a mesh, and let their modules exchange in forwards.
 
     Frozen weights stay frozen, and tied weights tied. torch's generators follow the first rank of the mesh: what all

@@ -26,18 +26,18 @@ from accel_parallel.invariants import ModelFacts, refuse_strange
 from accel_parallel.missed_gradients import MissedGradients
 from accel_parallel.rank_zero_source import RankZeroSource, send_tensors
 from accel_parallel.rebind import carry_over, refuse_hooks
+from accel_parallel.replicated_gradients import ReplicatedGradientSync
 from accel_parallel.sharded.copies import allow_copies
 from accel_parallel.sharded.forward import ShardedForward
 from accel_parallel.sharded.loaded_state import divide_loaded
 from accel_parallel.sharded.numbers import guard_numbers
 from accel_parallel.sharded.steps import ShardedSteps
-from accel_parallel.sharded.used_parameters import UsedParameters
+from accel_parallel.sharded.unused_parameter_check import UnusedParameterCheck
 from accel_parallel.stages.gradient_comparison import GradientComparison
-from accel_parallel.stages.tensor_parallel import divide_layers
+from accel_parallel.stages.tensor_parallel import parallelize
 from accel_parallel.stages.tensor_plan import Plan, styles_of
 from accel_parallel.strategy import Strategy
 from accel_parallel.strategy_options import Asked
-from accel_parallel.whole_gradients import WholeGradients
 from accel_parallel.wrap_policy import without_ties
 
 logger = logging.getLogger("accel")
@@ -67,7 +67,7 @@ class Fsdp2(Strategy):
         self.plugin = plugin or FullyShardedDataParallelPlugin()
         self.tensor_plan = tensor_plan
         self.steps = ShardedSteps()
-        self._used: list[UsedParameters] = []
+        self._used: list[UnusedParameterCheck] = []
         # parameters that every rank holds whole, by their ids
         self._exchanged: dict[int, nn.Parameter] = {}
 
@@ -134,7 +134,7 @@ class Fsdp2(Strategy):
         everywhere = [*groups, layers.get_group()] if styles else groups
         send_tensors([*model.parameters(), *model.buffers()], everywhere, run.placed_on)
         if styles:
-            divide_layers(model, styles, layers, run.placed_on)
+            parallelize(model, styles, layers, run.placed_on)
         # what was divided just now has other parameters
         whole_everywhere = self._whole(model, half=precision.param_dtype is not None)
         for parameter in whole_everywhere:
@@ -166,10 +166,10 @@ class Fsdp2(Strategy):
             divided = {
                 name: parameter for name, parameter in model.named_parameters() if parameter not in whole_everywhere
             }
-            self._used.append(UsedParameters(divided, run.transport))
+            self._used.append(UnusedParameterCheck(divided, run.transport))
         kept_whole = [parameter for parameter in model.parameters() if parameter in whole_everywhere]
         if kept_whole:
-            self.steps.whole_gradients.append(WholeGradients(kept_whole, groups))
+            self.steps.gradient_syncs.append(ReplicatedGradientSync(kept_whole, groups))
         self._exchanged.update((id(parameter), parameter) for parameter in kept_whole)
         if self.steps.torch.missed is None:
             self.steps.torch.missed = MissedGradients(run, groups, everywhere, self._late)

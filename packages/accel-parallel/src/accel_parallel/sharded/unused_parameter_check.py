@@ -19,7 +19,7 @@ class UnlikeParameters(AccelError, RuntimeError):
 
 
 @final
-class UsedParameters:
+class UnusedParameterCheck:
     """A check that refuses a step if ranks have gradients of different parameters.
 
     torch adds up what comes at the same position. Ranks exchange something only if some parameters have no gradient. If

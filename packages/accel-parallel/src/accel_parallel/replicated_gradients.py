@@ -17,7 +17,7 @@ CHUNK = 1 << 22
 
 
 @final
-class WholeGradients:
+class ReplicatedGradientSync:
     """The gradients of whole parameters, averaged over ranks before any optimizer of them steps.
 
     Ranks may have used different parameters. To average twice changes nothing, as the mean of equal values is equal.
