@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import yaml
 
 DEFAULT_NAME = "default_config.yaml"
+#: the options that say what a distributed type says
+_SWITCHES = {"MULTI_CPU": "cpu", "FSDP": "use_fsdp", "DEEPSPEED": "use_deepspeed"}
 
 
 def config_folder(environ: Mapping[str, str]) -> Path:
@@ -203,7 +205,9 @@ def _legacy_fp16(content: Mapping[object, object], values: dict[str, str]) -> li
 
 def _distributed_type(content: Mapping[object, object], values: dict[str, str]) -> list[str]:
     kind = as_text(content.get(DISTRIBUTED_TYPE))
-    if kind.lower() in FALSE_WORDS:
+    if kind in _SWITCHES:
+        values[_SWITCHES[kind]] = "true"
+    elif kind.lower() in FALSE_WORDS:
         values.setdefault("num_processes", "1")
         counts = [
             f"{name}: {values[name]}" for name in ("num_processes", "num_machines") if values.get(name, "1") != "1"
@@ -213,12 +217,6 @@ def _distributed_type(content: Mapping[object, object], values: dict[str, str]) 
                 f"{DISTRIBUTED_TYPE}: NO means one process, found {' and '.join(counts)};"
                 f" remove {DISTRIBUTED_TYPE}, or set it to MULTI_GPU or MULTI_CPU"
             ]
-    elif kind == "MULTI_CPU":
-        values["cpu"] = "true"
-    elif kind == "FSDP":
-        values["use_fsdp"] = "true"
-    elif kind == "DEEPSPEED":
-        values["use_deepspeed"] = "true"
     elif kind not in ("MULTI_GPU", "None"):
         return [
             f"{DISTRIBUTED_TYPE}: {kind!r} is not supported: expected NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED;"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from signal import Signals
 from typing import final
@@ -165,8 +166,10 @@ class NodeWorkers:
     def _wait_for_others(self, supervisor: Supervisor, peers: Peers) -> bool:
         """Wait until the processes of all have ended. Return True if any machine has left a checkpoint."""
         result = supervisor.result()
+        words = "  the job was ended there from outside"
+        say_ended = partial(peers.announce, words, result.code, order=ASKED, outside=True)
         if result.by_somebody:
-            peers.announce("  the job was ended there from outside", result.code, order=ASKED, outside=True)
+            say_ended()
         peers.publish("ended", progressed(supervisor))
         until = inf
         while len(peers.published("ended")) < peers.size and time.monotonic() < until and not peers.any_lost:
@@ -176,7 +179,7 @@ class NodeWorkers:
                 others = [f"{rank}, {host}" for rank, host in enumerate(peers.hosts) if rank != peers.machine]
                 if result.first is None and not peers.failures:
                     raise Interrupted(interrupted.number, f"machine {', '.join(others)} to end") from None
-                peers.announce("  the job was ended there from outside", result.code, order=ASKED, outside=True)
+                say_ended()
                 until = 0.0
             self._hear(peers.look(), peers)
             if peers.failures:
