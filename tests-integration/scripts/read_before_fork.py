@@ -1,9 +1,7 @@
 """Read the entry points of the environment in the server that forks test workers: once, in place of once in each."""
 
-import gc
-
 from accel_state.entry_points import entry_points_of
+from accel_testing.cheap_forks import prepare_forks
 
 entry_points_of("accel.devices")
-gc.collect()
-gc.freeze()
+prepare_forks()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import select
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+from accel_testing.cheap_forks import prepare_forks
 from accel_testing.programs.forked_program import ForkedProgram
 from accel_testing.programs.monitor import monitor
 
@@ -33,8 +33,7 @@ def main(folder: str, path: Sequence[str], preload: Sequence[str]) -> None:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(os.path.join(folder, "socket"))
     listening.listen(128)
-    gc.collect()
-    gc.freeze()
+    prepare_forks()
     Path(folder, "ready").touch()
     program = _serve(listening, tuple(path))
     if program is not None:
