@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from accel_testing import MakePool
 
 LOADED = """
 import gc
@@ -29,3 +31,12 @@ def test_what_is_loaded_lies_in_huge_pages_that_are_not_collected() -> None:
     assert frozen > 0
     if tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 1):
         assert huge_kib >= 10_000
+
+
+def frozen() -> int:
+    return gc.get_freeze_count()
+
+
+def test_ranks_are_forked_from_what_was_prepared_last(world: MakePool) -> None:
+    """Whatever was preloaded before: it is frozen in each rank."""
+    assert world(1, join=False).run(frozen)[0] > 100_000

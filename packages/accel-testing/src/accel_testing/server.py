@@ -22,7 +22,7 @@ def fork_server(preload: Sequence[str]) -> ForkServerContext:
     themselves, or fail.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*_PRELOAD, *preload])
+    context.set_forkserver_preload([*_PRELOAD, *preload, "accel_testing.last_preload"])
     # the server skips, without a word, a preload module that it cannot import, and Python 3.11 does not give it our
     # sys.path (python/cpython#117378): hand it on. OpenMP with one thread: a fork copies no other thread
     ours = str(Path(__file__).resolve().parent.parent)
