@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from accel_testing import stretched
 from repository import ROOT
+from suite.soak import in_soak
 
 #: some are slow on a busy machine
 pytestmark = pytest.mark.timeout(1200)
@@ -35,7 +37,7 @@ LAST_WORDS = {
     "webdataset_stream": "after 1440 samples an epoch",
 }
 SHORTER = {
-    "causal_lm": ["--epochs", "1"],
+    "causal_lm": ["--epochs", "1", "--text", textwrap.__file__],
     "cross_validation": ["--folds", "2"],
     "datasets_stream": ["--epochs", "1"],
     "digits": ["--epochs", "1"],
@@ -94,10 +96,10 @@ def test_the_page_shows_every_script() -> None:
     assert [path.name for path in EXAMPLES if f"(../examples/{path.name})" not in PAGE.read_text()] == []
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [2, *in_soak(1)])
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_a_recipe_runs(path: Path, processes: int, output: Output) -> None:
-    """S10: what the pages show works as it is."""
+    """S10: what the pages show works as it is; one process runs those with a result that is compared."""
     assert LAST_WORDS[path.stem] in output(path, processes)
 
 
