@@ -108,21 +108,29 @@ def prepare_data_loader(
         raise ValueError(f'check_datasets={check_datasets!r}: expected True, False, "error" or "warn"')
     if not isinstance(dataloader, DataLoader):
         raise TypeError(f"only a torch.utils.data.DataLoader can be prepared, found a {type(dataloader).__name__}")
-    where = _where(num_processes, process_index, transport)
-    rng_types = rng_types_of(rng_types or ())
-    settings = settings_of(dataloader)
-    end = _ending(ending, dataloader, even_batches)
-    stream = isinstance(dataloader.dataset, IterableDataset)
-    ranks = transport if transport is not None and transport.world.size > 1 else None
-    alone = where.of == 1 and (ranks is None or ranks.replicas == 1)
-    if not alone:
-        _refuse_sharded_already(dataloader)
-    together = ranks is not None and where.of == ranks.size
-    if stream and already_sharded and where.of > 1:
-        known = None  # ranks hold unlike streams, and should
-    elif check_datasets and together and ranks is not None:
-        # processes that divide layers compute one model's output from their batches: unlike ones make it wrong
-        strict = check_datasets is True and ranks.replicas > 1
+    settings, kinds = settings_of(dataloader), rng_types_of(rng_types or ())
+    rank, sampler = _rank(num_processes, process_index, transport), sampler_of(dataloader)
+    if use_seedable_sampler:
+        sampler = _seedable(sampler, data_seed, transport)
+    source, traits = dataloader.dataset, traits_of(dataloader, sampler)
+    plan = plan_loader(
+        traits,
+        rank,
+        size=None if transport is None else transport.size,
+        copies=1 if transport is None else transport.replicas,
+        split_batches=split_batches,
+        dispatch_batches=dispatch_batches,
+        even_batches=even_batches,
+        ending=ending,
+        check_datasets=check_datasets,
+        already_sharded=already_sharded,
+    )
+    if isinstance(dataloader, DataLoaderShard) and not plan.alone:
+        raise ValueError("this DataLoader is prepared already; prepare it once")
+    if split_batches:
+        refuse_split(source if traits.stream else sampler, traits.batch_size, rank.of)
+    known: Fingerprint | None = None
+    if Exchange.FINGERPRINTS in plan.exchanges and transport is not None:
         # rank 0 alone reads for all; it is reported if ranks leave a stream at different batches
         unequal = plan.mode is not ReadMode.BY_INDEX or (plan.ending is Ending.UNEVEN and rank.of > 1)
         known = check_same_dataset(source, transport.world, plan.check, unequal=unequal)

@@ -193,7 +193,7 @@ def _from_numbers(columns: Sequence[_Column], numbers: Sequence[bytes]) -> list[
     return [from_bytes(b"".join(parts), column.whole, column.tensor.dtype) for column, parts in cut]
 
 
-def _cut(columns: Sequence[_Column], rows: Sequence[Any]) -> Iterator[list[Any]]:
+def _cut(columns: Sequence[_Column], rows: Sequence[Any] | torch.Tensor) -> Iterator[list[Any]]:
     """Yield the part of each column in the row of each rank."""
     starts = [0] * len(rows)
     for column in columns:

@@ -27,23 +27,8 @@ class BatchPadding:
         return sum(self.real)
 
 
-@dataclass(slots=True)
-class LoaderPass:
-    """A pass over a loader, as far as it has come.
-
-    Args:
-        loader: The loader.
-        passes: All passes that run, the active one last.
-        rows: Samples of a full batch of a rank; None if batches vary.
-        last: Whether the current batch is the last.
-        tail: Real samples of the current batch; None if it is full and all are real.
-        at: Position after the current batch.
-        settled: Position at the newest optimizer step.
-        ticked: Whether a micro-batch came of the pass.
-        came: Batches since the last micro-batch began.
-        in_step: Micro-batches in a row for which `came` was 1, as in loaders that are read side by side.
-        inner: Whether it began while another was in step: an evaluation, or a loader that is begun again and again.
-    """
+class LoaderPass(Protocol):
+    """A pass over a loader, as windows and metrics see it."""
 
     #: the loader, or None once the pass is over
     loader: Any
@@ -54,9 +39,15 @@ class LoaderPass:
     #: the real samples of the current batch, or None if all samples of a full batch are real
     tail: BatchPadding | None
 
-    def take_over(self) -> None:
-        """Make this the active pass: its batch comes, though other passes were begun since and left standing."""
-        self.passes[:] = [*(other for other in self.passes if other is not self), self]
+    def begin_micro_batch(self, *, active: bool) -> bool:
+        """Note that a micro-batch begins, and return whether the data of the window ends with it.
+
+        Args:
+            active: Whether the newest batch is one of this pass.
+        """
+
+    def note_step(self) -> None:
+        """Note that an optimizer step is due, which sees all batches until now."""
 
 
 class PartialWindow(Enum):
@@ -152,10 +143,8 @@ class AccumulationState:
         return self.due
 
     def _data_ends(self) -> bool:
-        """Return whether the current batch is the last of its pass, or of another pass that is read side by side."""
-        active = self._passes[-1]
-        active.ticked = True
-        ends = active.last and not active.inner
+        """Tell all passes of a micro-batch, and return whether data ends with it."""
+        active, ends = self._passes[-1], False
         for loader_pass in self._passes:
             ends = loader_pass.begin_micro_batch(active=loader_pass is active) or ends
         return ends
@@ -201,15 +190,15 @@ class AccumulationState:
         return self.inside or not self._over
 
     @contextmanager
-    def iterating(self, loader: Any, *, rows: int | None = None) -> Iterator[LoaderPass]:
-        """Yield a pass over a loader, which is active while the block runs and no batch of another pass comes.
+    def iterating(self, loader_pass: LoaderPass) -> Iterator[Sequence[LoaderPass]]:
+        """Return a context in which a pass runs, which is the active one until a batch of another pass comes.
 
         Args:
-            loader: The loader.
-            rows: Samples of a full batch of a rank; None if batches vary.
+            loader_pass: The pass that begins.
+
+        Yields:
+            All passes that run, the active one last, as this object goes on to keep them.
         """
-        inner = any(other.in_step > 1 and other.loader is not loader for other in self._passes)
-        loader_pass = LoaderPass(loader, self._passes, rows, inner=inner)
         self._passes.append(loader_pass)
         try:
             yield self._passes

@@ -128,9 +128,9 @@ class Dispatch:
                 process_rng.restore(generators, self._hardware or Cpu())
             yield part
 
-    def _sent(self, scatter: Scatter, cursor: Cursor, batches: Iterator[Any], epoch: LoaderPass) -> Iterator[Any]:
-        copies = self.transport.replicas
-        ahead, start, last, nothing = LoaderPass(None), None, False, [()] * self.ranks * copies
+    def _sent(self, scatter: Scatter, cursor: Cursor, batches: Iterator[Any], epoch: EpochPass) -> Iterator[Any]:
+        copies = self._transport.replicas
+        ahead, start, last, nothing = EpochPass(None), None, False, [()] * self._transport.size * copies
         with _failures_told(lambda failure: scatter.send(nothing, BatchNote(failure=failure))):
             for (taken, at), last in with_last(self._rounds(cursor.served(batches, ahead), ahead)):
                 start = start or [recursively_apply(torch.clone, batch) for batch in taken]  # a script may change it
