@@ -12,6 +12,11 @@ from repository import is_described_in_base, sources, tree_of, where
 
 #: the packages whose docstrings have this form
 DONE = (
+    "accel-names",
+    "accel",
+    "accel-parallel",
+    "accel-deepspeed",
+    "accel-checkpoint",
     "accel-ops",
     "accel-big",
     "accel-amp",
@@ -27,12 +32,13 @@ DONE = (
 #: the verbs that a function or a module may begin with: add one if none of them says it
 VERBS = frozenset(
     """
-    Act Add Advance Append Apply Arrange Ask Begin Call Cast Change Check Choose Clear Clip Close Collect Combine
-    Compare Compute Continue Convert Copy Count Cut Declare Describe Digest Divide Do Draw Drop End Exchange Fill Find
-    Flatten Forget Gather Give Hold Index Install Join Keep Kill Leave Let List Load Log Look Make Merge Move Multiply
-    Note Open Pad Pin Post Postpone Print Put Raise Read Receive Record Reduce Refuse Register Remove Rename Repeat
-    Replace Restore Resume Return Run Save Scale Seed Send Set Shard Show Skip Start Step Switch Take Tell Track Train
-    Turn Vote Wait Warn Watch Write Yield
+    Act Add Advance Agree Append Apply Arrange Ask Begin Bind Call Cast Change Check Choose Clear Clip Close Collect
+    Combine Compare Compile Complete Compute Continue Convert Copy Count Cut Declare Describe Digest Divide Do Draw
+    Drop Encode End Estimate Exchange Fill Find Flatten Forget Gather Give Hand Hold Index Install Join Keep Kill
+    Launch Leave Let Link List Load Lock Log Look Make Map Merge Move Multiply Name Note Open Pad Pin Post Postpone
+    Prepare Print Profile Put Raise Read Receive Recompute Record Reduce Refuse Register Remove Rename Repeat Replace
+    Restore Resume Return Run Save Scale Seed Send Serialize Set Shard Show Skip Stage Start Step Switch Take Tell Tie
+    Track Train Turn Unlock Verify Vote Wait Warn Watch Write Yield
     """.split()  # noqa: SIM905
 )
 #: how the noun phrase of a class or a property begins

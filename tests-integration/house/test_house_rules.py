@@ -37,12 +37,12 @@ MAY_IMPORT = {
     "accel-submit": {"accel-state", "accel-launch"},
     "accel-track": {"accel-state"},
     "accel-runs": {"accel-state", "accel-track"},
-    "accel-data": {"accel-state", "accel-ops"},
-    "accel-parallel": {"accel-state", "accel-amp"},
-    "accel-deepspeed": {"accel-state", "accel-amp", "accel-parallel"},
-    "accel-names": {"accel-state", "accel-ops", "accel-amp", "accel-big", "accel-checkpoint"}
+    "accel-data": {"accel-comm", "accel-state", "accel-ops"},
+    "accel-parallel": {"accel-comm", "accel-state", "accel-amp"},
+    "accel-deepspeed": {"accel-comm", "accel-state", "accel-amp", "accel-parallel"},
+    "accel-names": {"accel-comm", "accel-state", "accel-ops", "accel-amp", "accel-big", "accel-checkpoint"}
     | {"accel-data", "accel-parallel", "accel-launch"},
-    "accel": {"accel-state", "accel-ops", "accel-amp", "accel-big", "accel-checkpoint"}
+    "accel": {"accel-comm", "accel-state", "accel-ops", "accel-amp", "accel-big", "accel-checkpoint"}
     | {"accel-data", "accel-parallel", "accel-launch", "accel-names", "accel-track", "accel-runs"},
     "accel-compat": {"accel-state", "accel-launch", "accel"},
     "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
@@ -315,7 +315,7 @@ def test_pickles_are_read_in_one_place_and_as_plain_weights() -> None:
                 assert any(one.arg == "weights_only" for one in node.keywords), where(path, node)
             if isinstance(node, ast.Attribute) and node.attr == "Unpickler":
                 # objects of other ranks of the job; and records, whatever a file names
-                modules = ("accel_ops.around_tensors", "accel.compat.distributed_checkpoint")
+                modules = ("accel_ops.around_tensors", "accel_names.checkpoint.distributed_checkpoint")
                 assert module_name(path) in modules, where(path, node)
 
 

@@ -113,7 +113,7 @@ def test_a_failing_process_shows_its_traceback_and_ends_the_others(notebook: Not
         try:
             debug_launcher(train)
         except Exception as error:
-            import accel_state
+            import accel_comm
             print(isinstance(error, accel_comm.AccelError))
             print(error)
     """)

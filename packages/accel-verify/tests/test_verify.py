@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from accel.step.accumulation import GradientAccumulation
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, WindowScaler
 from accel_data import DataLoaderShard
 from accel_launch.cli import main
@@ -63,7 +62,6 @@ def test_plain_pytorch_uses_none_of_the_step_code(
     for kind in (AcceleratedOptimizer, AcceleratedScheduler, DataLoaderShard):
         monkeypatch.setattr(kind, "__init__", refuse)
     for owner, name in (
-        (GradientAccumulation, "scale_loss"),
         (WindowScaler, "scale_loss"),
         (AccumulationState, "tick"),
         (TorchSteps, "clip_norm"),

@@ -9,7 +9,6 @@ import pytest
 import torch
 from accel import Accelerator, GradientAccumulationPlugin
 from accel.preparation import Preparer
-from accel.step.accumulation import GradientAccumulation
 from accel.step.clipping import GradientClipping
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, WindowScaler
 from accel_checkpoint import save_weights
@@ -60,25 +59,25 @@ def mistake(said: str, **case: Any) -> Callable[[Callable[[], Replacement]], Cal
 
 @mistake(TWICE)
 def loss_is_not_divided() -> Replacement:
-    return GradientAccumulation, {"scale_loss": lambda self, loss, weight: loss}
+    return WindowScaler, {"scale_loss": lambda self, loss, weight: loss}
 
 
 @mistake(HALF)
 def loss_is_divided_twice() -> Replacement:
-    scaled = GradientAccumulation.scale_loss
+    scaled = WindowScaler.scale_loss
     half = lambda self, loss, weight: scaled(self, loss, weight) / self._accumulation.every  # noqa: E731 # a mistake
-    return GradientAccumulation, {"scale_loss": half}
+    return WindowScaler, {"scale_loss": half}
 
 
 @mistake("it is 0.25 times that of plain PyTorch", **SHORT)
 def short_window_is_divided_by_the_full_length() -> Replacement:
-    return GradientAccumulation, {"scale_loss": lambda self, loss, weight: loss / self._accumulation.every}
+    return WindowScaler, {"scale_loss": lambda self, loss, weight: loss / self._accumulation.every}
 
 
 @mistake(FIRST, weights=True)
 def weight_is_ignored() -> Replacement:
-    scale_loss = GradientAccumulation.scale_loss
-    return GradientAccumulation, {"scale_loss": lambda self, loss, weight: scale_loss(self, loss, None)}
+    scale_loss = WindowScaler.scale_loss
+    return WindowScaler, {"scale_loss": lambda self, loss, weight: scale_loss(self, loss, None)}
 
 
 def by_weight(change: Callable[[WindowScaler], None]) -> Replacement:

@@ -152,7 +152,11 @@ class DeepSpeedSteps(Steps):
         return ready
 
     def loss_scaler(self, make: Callable[..., LossScaler], transport: Transport) -> LossScaler | None:
-        """Return None, as DeepSpeed scales losses."""
+        """Return None, as DeepSpeed scales losses.
+
+        Collective:
+            No rank waits for others.
+        """
         return None
 
     def scheduler(self, scheduler: Any) -> Any:

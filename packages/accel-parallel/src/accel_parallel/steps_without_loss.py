@@ -36,7 +36,7 @@ class Losses(Protocol):
 
 @dataclass
 class _Seen:
-    """What is known of an optimizer since its last step."""
+    """The newest step of an optimizer, as far as losses go."""
 
     optimizer: weakref.ref[Optimizer]
     #: the number of losses at that step

@@ -56,14 +56,14 @@ def trial() -> Iterator[None]:
         yield
 
 
-def _save(checkpointer: Checkpointer, output_dir: str | Path | None, **_: object) -> Path:
+def _save(checkpointer: Checkpointer, output_dir: str | Path | None = None, *_: object, **__: object) -> Path:
     """Return the folder in which the checkpoint would be."""
     if output_dir is None and not checkpointer.project.automatic_checkpoint_naming:
         raise ValueError("save_state needs the path of a folder, or automatic_checkpoint_naming=True")
     return destination([SaveRequest.of(output_dir, checkpointer.project, rank=0, writer=0)], 0)
 
 
-def _load(checkpointer: Checkpointer, input_dir: str | Path | None) -> NoReturn:
+def _load(checkpointer: Checkpointer, input_dir: str | Path | None = None, **_: object) -> NoReturn:
     raise CheckpointError(
         f"load_state({'' if input_dir is None else repr(str(input_dir))}): accel verify runs a script as its first run,"
         " and loads no checkpoint; leave the call out, or call accelerator.resume(), which finds none here"

@@ -27,15 +27,8 @@ from accel_testing.programs.stub import IGNORED_BY_PYTHON, KEPT, conditions
 
 #: beginnings of variables that Python or torch has read before the fork
 READ_BEFORE = ("PYTHON", "LD_", "DYLD_", "TORCH_", "MKL_", "KMP_")
-#: beginnings of those that a process can follow afterwards, or that torch reads when it joins a group or builds
-FOLLOWED = (
-    "PYTHONPATH",
-    "PYTHONUNBUFFERED",
-    "PYTHONDONTWRITEBYTECODE",
-    "PYTHONFAULTHANDLER",
-    "TORCH_CUDA_ARCH_LIST",
-    "TORCH_NCCL_",
-)
+#: beginnings of those that a process can follow afterwards, or that torch reads when it joins a process group
+FOLLOWED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER", "TORCH_NCCL_")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""What scripts and checkpoints of Hugging Face Accelerate have under other names."""
