@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import time
+from contextlib import nullcontext
+
 import pytest
-from accel_testing import stretched
+from accel_testing import MakePool, RankFailure, stretched
 from accel_testing.time_limits import VARIABLE
 
 pytest_plugins = ["pytester"]
@@ -13,11 +16,6 @@ def test_marked():
     time.sleep(1)
 def test_not_marked():
     time.sleep(1)
-def rank():
-    time.sleep(1)
-@pytest.mark.timeout(60)
-def test_pool(world):
-    world(1, join=False).run(rank, timeout_s=0.1)
 """
 
 
@@ -47,13 +45,26 @@ def test_a_session_with_a_bad_factor_begins_no_test(pytester: pytest.Pytester, m
     result.stderr.fnmatch_lines([f"ERROR: {VARIABLE}='much': expected a number*"])
 
 
-@pytest.mark.parametrize(("factor", "failed"), [("1", 3), ("300", 0)])
-def test_the_factor_stretches_the_limits_of_tests_and_pools(
+@pytest.mark.parametrize(("factor", "failed"), [("1", 2), ("300", 0)])
+def test_the_factor_stretches_the_limits_of_tests(
     factor: str, failed: int, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Limits by a mark, by the option and of a pool, each of a tenth of a second for what takes a second."""
+    """Limits by a mark and by the option, each of a tenth of a second for what takes a second."""
     pytest.importorskip("pytest_timeout")
     pytester.makepyfile(NAPS)
     monkeypatch.setenv(VARIABLE, factor)
     result = pytester.runpytest_subprocess("-p", "accel_testing", "--timeout=0.1")
-    result.assert_outcomes(failed=failed, passed=3 - failed)
+    result.assert_outcomes(failed=failed, passed=2 - failed)
+
+
+def nap() -> None:
+    time.sleep(1)
+
+
+@pytest.mark.parametrize(("factor", "late"), [("1", True), ("300", False)])
+def test_the_factor_stretches_the_limit_of_a_pool(
+    factor: str, late: bool, world: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, factor)
+    with pytest.raises(RankFailure, match="was late") if late else nullcontext():
+        world(1, join=False).run(nap, timeout_s=0.1)
