@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import restart
 from accel_testing import MakePool
+from jobs import line_of
 from namespaces import Machines, Node, ends
 from restart import Plan
 from suite.soak import in_soak
@@ -65,10 +66,26 @@ accelerator.save_model(model, sys.argv[1])
 accelerator.end_training()
 """
 
+RAISES = """\
+import time
+import torch
+from accel import Accelerator
+accelerator = Accelerator()
+for step in range(1000):
+    accelerator.gather(torch.ones(2))
+    if accelerator.process_index == 1 and step == 5:
+        raise ValueError("a bad batch")  # raised
+    time.sleep(0.02)
+"""
+
 TELLS = """\
 import json, os, sys
 print(json.dumps({"rank": int(os.environ["RANK"]), "arguments": sys.argv, "environ": dict(os.environ)}), flush=True)
 """
+
+
+def last_words(words: str) -> str:
+    return "\n".join(words.splitlines()[-20:])
 
 
 @pytest.fixture
@@ -167,6 +184,21 @@ def test_a_job_that_lost_a_rank_ends_with_the_bits_of_the_unbroken_job(
         began, steps, digest = json.loads((tmp_path / "killed" / f"done-{rank}").read_text())
         assert 0 < began < 10
         assert (steps, digest) == (STEPS, unbroken.digest)
+
+
+def test_an_exception_is_told_on_both_machines_with_its_line_and_host(machines: Machines) -> None:
+    script = machines.folder / "raises.py"
+    script.write_text(RAISES)
+    zero, one = ends(machines.start_both("-n", 2, script))
+    for done in (zero, one):
+        said = last_words(done.err)
+        assert done.code == 1, said
+        assert "ValueError: a bad batch" in said, done.err
+        assert line_of(script, "raised") in said, done.err
+        assert "accel: rank 1 of 2" in said, done.err
+    assert "accel: on machine 1, node2:" in last_words(zero.err), zero.err
+    # rank 0 either was ended by its launcher, or saw first by itself that rank 1 is gone
+    assert "ended here because of it: rank 0" in last_words(zero.err) or "PeerLost: rank 0" in zero.err, zero.err
 
 
 @pytest.mark.parametrize("told", [0, *in_soak(1)])
