@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
+from pathlib import Path
 
 from repository import ROOT, tree_of, where
 
@@ -31,16 +32,19 @@ def test_names_of_tests_are_sentences_of_one_line_without_codes() -> None:
 
 
 def test_no_two_files_of_tests_define_the_same_thing() -> None:
-    homes: dict[str, list[str]] = {}
+    named: dict[str, list[tuple[Path, ast.FunctionDef | ast.ClassDef]]] = {}
     for path in (*ROOT.glob("packages/*/tests/**/*.py"), *ROOT.glob("tests-integration/**/*.py")):
         if path.name == "conftest.py" or PROGRAMS & set(path.relative_to(ROOT).parts):
             continue
         for node in tree_of(path).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.decorator_list:
-                documented = ast.get_docstring(node) is not None
-                plain = copy.copy(node)
-                plain.body = node.body[documented:]
-                homes.setdefault(ast.dump(plain), []).append(where(path, node))
+                named.setdefault(node.name, []).append((path, node))
+    homes: dict[str, list[str]] = {}
+    for alike in named.values():
+        for path, node in alike if len(alike) > 1 else ():
+            plain = copy.copy(node)
+            plain.body = node.body[ast.get_docstring(node) is not None :]
+            homes.setdefault(ast.dump(plain), []).append(where(path, node))
     assert [places for places in homes.values() if len(places) > 1] == [], "define it in tests-integration/support"
 
 
