@@ -122,9 +122,9 @@ _ANY = "together/sharded_checkpoints/any_layout_loads_what_any_other_saved"
 _SHARDED_REFUSES = "together/layout_features/what_needs_whole_weights_on_each_rank_is_refused"
 _NO_SYNC = "together/layout_features/no_sync_changes_no_gradient"
 _VALUES = "together/layout_features/values_are_clipped_in_each_part"
-_COMPILED = "together/equal_models/a_compiled_model_trains_sharded_as_one_process"
+_COMPILED = "together/equal_models/a_compiled_model_trains_as_one_process_sharded_or_divided"
 _COPIES_COMPILED = "together/layout_features/a_compiled_model_trains_in_sharded_copies_as_on_one_process"
-_PLANS_COMPILED = "together/equal_models/divided_layers_compiled_block_by_block_train_as_one_process"
+_BOTH_COMPILED = "together/equal_models/sharded_and_divided_layers_compiled_by_blocks_train_alike"
 _META = "accel/models_on_meta/a_model_on_meta_is_filled_by_parts_and_trains_as_one_process"
 _META_REFUSED = "accel/models_on_meta/a_model_on_meta_that_each_process_would_hold_whole_is_refused"
 _OVERFLOW = "together/layout_tasks/an_overflow_in_a_part_of_one_rank_skips_the_step_of_all"
@@ -203,8 +203,8 @@ FEATURES: dict[str, Row] = {
         yes("accel/compilation/a_compiled_model_is_the_same_model"),
         yes(_COMPILED),
         soaked(_COPIES_COMPILED),
-        yes(_PLANS_COMPILED),
-        soaked(_PLANS_COMPILED),
+        yes(_COMPILED),
+        soaked(_BOTH_COMPILED),
         yes(_ZERO_COMPILED),
         refused(_DEVICES_REFUSE, "torch_xla 2.9 computes wrong gradients then"),
     ),
