@@ -181,7 +181,11 @@ class DeepSpeedSteps(Steps):
         return scheduler
 
     def adopt(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> None:
-        """Do nothing, as parameters that came later are refused."""
+        """Do nothing, as parameters that came later are refused.
+
+        Collective:
+            No rank waits for others.
+        """
 
     def backward(
         self,
@@ -308,7 +312,11 @@ class DeepSpeedSteps(Steps):
         return True
 
     def settle_gradients(self) -> None:
-        """Do nothing, as gradients are complete."""
+        """Do nothing, as gradients are complete.
+
+        Collective:
+            No rank waits for others.
+        """
 
     def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
         """Return the norm of gradients in parameters, which is not a number if DeepSpeed has them.
@@ -316,6 +324,9 @@ class DeepSpeedSteps(Steps):
         Args:
             gradients: The gradients.
             kind: Kind of norm: 2.0, or another p.
+
+        Collective:
+            No rank waits for others.
         """
         return norm_of(gradients, kind)
 
