@@ -61,9 +61,14 @@ def checkpoints_in(path: Path) -> list[Path]:
         checkpoints = {child for child in visible if (child / MANIFEST).exists()}
         checkpoints |= {child for _, child in list_checkpoints(folder)}  # these may have no manifest
         if checkpoints:
-            return sorted(checkpoints, key=lambda checkpoint: (len(checkpoint.name), checkpoint.name))
+            return sorted(checkpoints, key=_number_and_name)
     reason = "no checkpoint of accel is in it" if path.is_dir() else "there is no such folder"
     raise CheckpointError(f"{path}: {reason}")
+
+
+def _number_and_name(folder: Path) -> tuple[int, str]:
+    number = folder.name.rpartition("_")[2]
+    return int(number) if number.isdecimal() else -1, folder.name
 
 
 def list_lines(path: Path) -> Iterator[str]:
