@@ -50,9 +50,11 @@ def test_every_method_has_an_example() -> None:
 
 
 def test_every_argument_is_described() -> None:
-    public = {name: getattr(Accelerator, name) for name in dir(Accelerator) if not name.startswith("_")}
-    calls = [call for call in public.values() if inspect.isfunction(call)]
-    assert not [(call.__name__, it) for call in (*calls, Accelerator) for it in undescribed(call)]
+    public = [name for name in dir(Accelerator) if not name.startswith("_")]
+    calls: dict[str, Any] = {name: call for name in public if inspect.isfunction(call := getattr(Accelerator, name))}
+    assert len(calls) > 40
+    assert not [(name, it) for name, call in calls.items() for it in undescribed(call)]
+    assert not undescribed(Accelerator)
 
 
 @pytest.mark.parametrize(
