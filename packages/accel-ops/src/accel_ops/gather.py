@@ -217,7 +217,7 @@ def _from_message(columns: Sequence[_Column], transport: Transport) -> list[torc
     """Exchange the columns in one message, which is freed on return, and join them (collective)."""
     longest = max(map(sum, zip(*(column.sizes for column in columns), strict=True)))
     message = transport.all_gather(_padded(packed([column.tensor for column in columns]), longest))
-    cut = zip(columns, _cut(columns, message.view(transport.size, -1)), strict=True)
+    cut = zip(columns, _cut(columns, message.view(transport.size, -1).unbind()), strict=True)
     return [torch.cat(parts).view(column.tensor.dtype).view(column.whole) for column, parts in cut]
 
 
