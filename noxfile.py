@@ -308,17 +308,8 @@ def rows(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def sizes(session: nox.Session) -> None:
-    """Counts the lines of each package's source, blank ones and docstrings too, and of its tests."""
-    rows = {name: [lines_in(f"packages/{name}/{folder}") for folder in ("src", "tests")] for name in PACKAGES}
-    rows["all packages"] = [sum(column) for column in zip(*rows.values(), strict=True)]
-    print(f"{'':18}{'source':>8}{'tests':>8}")
-    for name, (source, tests) in rows.items():
-        print(f"{name:18}{source:8,}{tests:8,}")
-
-
-def lines_in(folder: str) -> int:
-    """Lines of all Python files in a folder of this tree."""
-    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in ROOT.glob(f"{folder}/**/*.py"))
+    """Counts the nodes of each package's syntax trees, of its source and of its tests."""
+    session.run("python", "tests-integration/tools/syntax_size.py", *PACKAGES, external=True)
 
 
 @nox.session(venv_backend="none")
