@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 import torch
 from accel import Accelerator, FullyShardedDataParallelPlugin
-from accel_parallel.sharded.used_parameters import UnlikeParameters
+from accel_parallel.sharded.unused_parameter_check import UnlikeParameters
 from accel_testing import MakePool
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
