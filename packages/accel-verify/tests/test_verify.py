@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from accel.step.training_step import TrainingStep
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, WindowScaler
 from accel_data import DataLoaderShard
 from accel_launch.cli import main
@@ -62,6 +63,7 @@ def test_plain_pytorch_uses_none_of_the_step_code(
     for kind in (AcceleratedOptimizer, AcceleratedScheduler, DataLoaderShard):
         monkeypatch.setattr(kind, "__init__", refuse)
     for owner, name in (
+        (TrainingStep, "scale_loss"),
         (WindowScaler, "scale_loss"),
         (AccumulationState, "tick"),
         (TorchSteps, "clip_norm"),

@@ -10,6 +10,7 @@ import torch
 from accel import Accelerator, GradientAccumulationPlugin
 from accel.preparation import Preparer
 from accel.step.clipping import GradientClipping
+from accel.step.training_step import TrainingStep
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, WindowScaler
 from accel_checkpoint import save_weights
 from accel_comm.transports.single import Single
@@ -59,25 +60,25 @@ def mistake(said: str, **case: Any) -> Callable[[Callable[[], Replacement]], Cal
 
 @mistake(TWICE)
 def loss_is_not_divided() -> Replacement:
-    return WindowScaler, {"scale_loss": lambda self, loss, weight: loss}
+    return TrainingStep, {"scale_loss": lambda self, loss, weight: loss}
 
 
 @mistake(HALF)
 def loss_is_divided_twice() -> Replacement:
-    scaled = WindowScaler.scale_loss
+    scaled = TrainingStep.scale_loss
     half = lambda self, loss, weight: scaled(self, loss, weight) / self._accumulation.every  # noqa: E731 # a mistake
-    return WindowScaler, {"scale_loss": half}
+    return TrainingStep, {"scale_loss": half}
 
 
 @mistake("it is 0.25 times that of plain PyTorch", **SHORT)
 def short_window_is_divided_by_the_full_length() -> Replacement:
-    return WindowScaler, {"scale_loss": lambda self, loss, weight: loss / self._accumulation.every}
+    return TrainingStep, {"scale_loss": lambda self, loss, weight: loss / self._accumulation.every}
 
 
 @mistake(FIRST, weights=True)
 def weight_is_ignored() -> Replacement:
-    scale_loss = WindowScaler.scale_loss
-    return WindowScaler, {"scale_loss": lambda self, loss, weight: scale_loss(self, loss, None)}
+    scale_loss = TrainingStep.scale_loss
+    return TrainingStep, {"scale_loss": lambda self, loss, weight: scale_loss(self, loss, None)}
 
 
 def by_weight(change: Callable[[WindowScaler], None]) -> Replacement:

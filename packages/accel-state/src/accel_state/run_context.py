@@ -78,8 +78,8 @@ def acquire(request: RunRequest) -> Run:
 
 def release() -> None:
     """Forget the run of this process, and close the process group if the run has opened it."""
-    global _process
-    run, _process = _process, None
+    global _process, _accumulation
+    run, _process, _accumulation = _process, None, None
     if run is not None:
         _end(run)
 

@@ -9,7 +9,7 @@ from accel import Accelerator, DataLoaderConfiguration, GradientAccumulationPlug
 from accel.commands.config import default_config_file, load_config_from_file, write_basic_config
 from accel.commands.launch import launch_command, launch_command_parser
 from accel.state import GradientState
-from accel_state import CannotRun
+from accel_state import CannotRun, release
 from suite.toy_models import Mlp, RangeDataset
 from torch import nn
 from torch.optim import SGD
@@ -117,6 +117,14 @@ def test_there_is_no_gradient_state_without_an_accelerator() -> None:
         GradientState().sync_gradients  # noqa: B018
     with pytest.raises(ValueError, match="windows belong to an Accelerator"):
         GradientState(GradientAccumulationPlugin())
+
+
+def test_the_gradient_state_of_a_run_ends_with_it() -> None:
+    accelerator = Accelerator(cpu=True)
+    assert GradientState().initialized
+    release()
+    assert not GradientState().initialized
+    assert accelerator.num_processes == 1
 
 
 def test_a_basic_config_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

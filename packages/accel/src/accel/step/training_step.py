@@ -167,16 +167,25 @@ class TrainingStep:
         if self._observer is not None:
             self._observer.loss(loss, weight)
         if weight is not None or kwargs or not self._plain or not self._accumulation.alone:
-            loss = self._scaled(loss, weight)
+            loss = self.scale_loss(loss, weight)
+            if self._components.scaler is not None:
+                loss = self._components.scaler.scale(loss)
             if unknown := [name for name in kwargs if name not in PASSED_ON]:
                 known = ", ".join(("weight", *PASSED_ON))
                 raise TypeError(f"backward: unknown arguments {', '.join(unknown)}; expected some of {known}")
         due = self._accumulation.due and not self.local_only
         self._steps.backward(loss, self._preparer.models, self._preparer.optimizers, due=due, **kwargs)
 
-    def _scaled(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> torch.Tensor:
-        """Return what to call backward on, in place of `loss`."""
-        accumulation, scaler = self._accumulation, self._components.scaler
+    def scale_loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> torch.Tensor:
+        """Return what to call backward on in place of a loss, so that its window becomes the mean.
+
+        Raises:
+            ValueError: As for `backward`.
+
+        Collective:
+            Every process must call if a step is due, with a weight on all or on none.
+        """
+        accumulation = self._accumulation
         if weight is not None and self.local_only:
             raise ValueError(
                 "backward: inside LocalSGD gradients are not shared, and so no weights; divide the loss instead"
@@ -197,8 +206,7 @@ class TrainingStep:
                 self._say_that_nothing_accumulates()
         if self._weighted is not (weight is not None):
             self._agree_on_weights(weighted=weight is not None)
-        loss = self.window.scale_loss(loss, weight)
-        return loss if scaler is None else scaler.scale(loss)
+        return self.window.scale_loss(loss, weight)
 
     def autocast(self, handler: AutocastKwargs | None = None) -> AbstractContextManager[Any]:
         """Return the context in which operations compute in the precision of the run, as inside a model."""
