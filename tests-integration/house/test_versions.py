@@ -25,6 +25,12 @@ def test_every_package_has_the_same_shape() -> None:
         assert list((PACKAGES / package / "tests").glob("test_*.py")), f"{package}: no tests"
 
 
+def test_the_readme_installs_every_package_that_users_need() -> None:
+    """None is on the public index: pip finds those that others require in the same call alone."""
+    text = (PACKAGES.parent / "README.md").read_text()
+    assert set(re.findall(r"\./packages/([\w-]+)", text)) == set(projects()) - {"accel-testing"}
+
+
 def test_every_package_supports_what_is_promised() -> None:
     for package, project in projects().items():
         assert project["requires-python"] == ">=3.11", package
