@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from accel_comm.flight_recorder import OURS
 from repository import (
     ROOT,
     all_sources,
@@ -117,6 +118,13 @@ def test_a_package_imports_what_it_declares_and_declares_what_it_imports(package
     assert used - declared - extras == set(), "imported but not declared"
     # The facade imports names of the first two when somebody asks for them; the third brings a command.
     assert declared - used - {"accel-launch", "accel-big", "accel-runs"} == set(), "declared but not imported"
+
+
+def test_calls_of_a_script_are_told_with_its_own_line() -> None:
+    """What a script calls of ours, down to an exchange, is passed over."""
+    required = {requirement_name(line) for line in projects()["accel"]["dependencies"] if line.startswith("accel")}
+    callees = {"accel", "accel-deepspeed"} | required - {"accel-track", "accel-runs"}
+    assert set(map(import_name, callees)) == OURS
 
 
 def test_packages_only_import_packages_below_them() -> None:

@@ -1,5 +1,6 @@
 """Processes that are served the same samples exchange as one rank."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from accel_comm import Reduction
 from accel_comm.transports.single import Single
 from accel_comm.transports.torch_dist import TorchDist
+from accel_state import RunRequest, acquire, release
 from accel_state.data_ranks import DataRanks
 from accel_testing import MakePool, assert_same_numbers
 
@@ -65,6 +67,18 @@ def test_a_single_rank_keeps_its_tensors_and_hears_its_first_copy(world: MakePoo
     for rank, (tensors, heard) in enumerate(world(2).run(alone)):
         assert_same_numbers(tensors, [torch.tensor([float(rank)])] * 2, atol=0)
         assert heard == 0
+
+
+def through_pickle() -> tuple[int, int]:
+    ranks = DataRanks(acquire(RunRequest(cpu=True)).transport, 2)
+    found: DataRanks = pickle.loads(pickle.dumps(ranks))  # as a loader that is copied sends them
+    told = found.broadcast_object(found.world.rank, 0)
+    release()
+    return found.replicas, told
+
+
+def test_they_survive_pickling_with_the_transport_of_the_run(world: MakePool) -> None:
+    assert world(2).run(through_pickle) == [(2, 0), (2, 0)]
 
 
 def test_processes_that_do_not_divide_into_groups_are_refused() -> None:

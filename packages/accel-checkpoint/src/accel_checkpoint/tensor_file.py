@@ -183,6 +183,9 @@ class TensorFile:
                 self._mapped = torch.UntypedStorage.from_file(f"/dev/fd/{file.fileno()}", False, size)
         except (OSError, RuntimeError) as error:  # the last of torch, if the system does not map the file
             raise CheckpointError(f"{path} cannot be read: {error}") from error
+        ends = [stored.begin + stored.size for stored in self.header.tensors.values()]
+        if max(ends, default=size) != size:
+            raise CheckpointError(f"{path} was replaced while it was opened; open it again")
 
     def __getitem__(self, name: str) -> torch.Tensor:
         shape, dtype = self.shape_and_dtype(name)

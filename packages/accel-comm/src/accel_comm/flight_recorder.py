@@ -21,7 +21,20 @@ ABOUT = 96
 _HEAD = struct.Struct("<QBBHdd")  # number, whether it is over, whether it may last, length of the text, began, ended
 #: the packages of accel that a script calls
 OURS = frozenset(
-    f"accel{name}" for name in ("", "_amp", "_checkpoint", "_comm", "_data", "_launch", "_ops", "_parallel", "_state")
+    {
+        "accel",
+        "accel_amp",
+        "accel_big",
+        "accel_checkpoint",
+        "accel_comm",
+        "accel_data",
+        "accel_deepspeed",
+        "accel_launch",
+        "accel_names",
+        "accel_ops",
+        "accel_parallel",
+        "accel_state",
+    }
 )
 
 

@@ -79,7 +79,8 @@ def open_group(rank: int, size: int, backend: str, options: GroupOptions, open_s
     if dist.is_initialized():
         return False
     # A store may outlive a group, as that of torchrun's agent does: each group finds only its own addresses in it.
-    store = PrefixStore(str(next(_openings)), open_store())
+    bare = open_store()  # which may fail: then the next attempt of this process is the first one still
+    store = PrefixStore(str(next(_openings)), bare)
     # Without device_id=: with it NCCL connects at once, and processes that share a GPU would hear of it from NCCL, not
     # in words. Nothing guesses a device without it: barriers are gloo's, and the device of this process is current.
     dist.init_process_group(backend, store=store, timeout=options.limit + LATER, rank=rank, world_size=size)

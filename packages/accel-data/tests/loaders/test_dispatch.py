@@ -255,6 +255,16 @@ def test_a_dispatcher_survives_pickling(world: MakePool) -> None:
     assert world(2).run(through_pickle) == [[[0, 1], [4]], [[2, 3], [0]]]
 
 
+def by_hand() -> str:
+    with pytest.raises(ValueError, match="for 2 processes: it needs the plan of all of them") as refused:
+        DataLoaderDispatcher(RangeDataset(4), transport=TorchDist())
+    return str(refused.value)
+
+
+def test_one_made_by_hand_for_several_processes_is_refused(world: MakePool) -> None:
+    assert all("dispatch_batches=True" in words for words in world(2).run(by_hand))
+
+
 def test_dispatching_needs_the_processes_to_send_to() -> None:
     loader = DataLoader(RangeDataset(4))
     wrongs: list[dict[str, Any]] = [

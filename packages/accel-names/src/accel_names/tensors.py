@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
@@ -65,6 +66,9 @@ class ConvertOutputsToFp32:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return convert_to_fp32(self.model_forward(*args, **kwargs))
+
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., Any]:
+        return self if instance is None else MethodType(self, instance)
 
     def __getstate__(self) -> dict[str, Any]:
         raise pickle.PicklingError(

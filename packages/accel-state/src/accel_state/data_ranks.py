@@ -42,6 +42,9 @@ class DataRanks(Transport):
     def world(self) -> Transport:
         return self._world
 
+    def __reduce__(self) -> tuple[type[DataRanks], tuple[Transport, int]]:
+        return DataRanks, (self._world, self.replicas)
+
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
         return self._world.exchange(what, payload if self._speaks else b"")[:: self.replicas]
 

@@ -81,7 +81,6 @@ def build_components(settings: Settings) -> Components:
     missing = precision.missing(kind)
     accumulation = AccumulationState(settings.accumulation_steps, at_epoch_end=settings.accumulation.end)
     accumulation.plugin_kwargs = settings.accumulation.to_kwargs()
-    follow(accumulation)
     problems = [*strategy.check(run, precision), *([missing] if missing is not None else [])]
     if policy.scale_loss and not settings.handlers.scaler.enabled:
         problems.append(
@@ -102,6 +101,7 @@ def build_components(settings: Settings) -> Components:
         )
     if problems:
         raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
+    follow(accumulation)
     make = partial(LossScaler, kind, **settings.handlers.scaler.to_kwargs())
     scaler = strategy.steps.loss_scaler(make, run.transport) if policy.scale_loss else None
     return Components(

@@ -112,6 +112,22 @@ def test_two_processes_go_on_from_it(world: MakePool, tmp_path: Path) -> None:
         assert all(map(torch.allclose, found, expected))
 
 
+def test_averages_get_the_dtype_of_the_weights_that_are_here(tmp_path: Path) -> None:
+    """torch converts what it loads, and keeps what belongs to no parameter."""
+    written(tmp_path / "state")
+    file = tmp_path / "state" / "optimizer.bin"
+    state = torch.load(file)
+    for entry in state["state"].values():
+        entry["exp_avg"] = entry["exp_avg"].bfloat16()
+    state["state"]["of all"] = 3
+    torch.save(state, file)
+    accelerator, (model, optimizer, schedule), _ = begun()
+    accelerator.load_state(tmp_path / "state")
+    averages = [entry["exp_avg"] for entry in optimizer.state.values() if isinstance(entry, dict)]
+    assert {average.dtype for average in averages} == {torch.float32}
+    step(model, optimizer, schedule, 1, lambda loss: accelerator.backward(loss))
+
+
 def test_the_scale_of_fp16_goes_on(tmp_path: Path) -> None:
     written(tmp_path / "theirs", scaler=True)
     release()

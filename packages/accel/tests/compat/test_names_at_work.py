@@ -120,6 +120,16 @@ def test_structures_of_tensors() -> None:
     assert forward().dtype is torch.float32
 
 
+class Halved(nn.Linear):
+    @utils.convert_outputs_to_fp32
+    def forward(self, x: Any) -> Any:
+        return super().forward(x).bfloat16()
+
+
+def test_a_decorated_method_gets_its_object() -> None:
+    assert Halved(1, 1)(torch.ones(1)).dtype is torch.float32
+
+
 def test_parts_of_models() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(1, 1)), nn.ReLU())
     named = [name for name, _ in utils.get_module_children_bottom_up(model, return_fqns=True)]

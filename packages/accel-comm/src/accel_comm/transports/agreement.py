@@ -138,10 +138,10 @@ class TreeAgreement(Agreement):
         try:
             with self._errors.translated():
                 whole = unpacked(self._tree.all_reduce(mine.packed(), join_blocks))
+            if not self._is_settled(whole):
+                self._judge(whole, [unpacked(row) for row in self._gather(mine._replace(part=b"").packed())])
         finally:
             self._recorder.end()
-        if not self._is_settled(whole):
-            self._judge(whole, [unpacked(row) for row in self._gather(mine._replace(part=b"").packed())])
         return whole, [whole.part]
 
 

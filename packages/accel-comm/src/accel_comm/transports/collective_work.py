@@ -59,15 +59,15 @@ class CollectiveWork:
         import torch
         import torch.distributed as dist
 
-        whole = torch.empty(self._size, len(row), dtype=torch.uint8, device="cpu")
-        mine = torch.frombuffer(bytearray(row), dtype=torch.uint8)
-        self._recorder.begin("all_gather", f"{len(row)} bytes")
-        try:
-            self._run(dist.gather, mine, list(whole) if self._rank == 0 else None, 0)
-            self._run(dist.broadcast, whole, 0)
-        finally:
-            self._recorder.end()
-        return [ctypes.string_at(one.data_ptr(), len(row)) for one in whole]
+        length, mine = len(row), torch.frombuffer(bytearray(row), dtype=torch.uint8)
+        rows = None
+        if self._rank == 0:  # no views of one tensor, which would hold it
+            rows = [torch.empty(length, dtype=torch.uint8, device="cpu") for _ in range(self._size)]
+        self._run(dist.gather, mine, rows, 0)
+        whole = torch.empty(self._size * length, dtype=torch.uint8, device="cpu") if rows is None else torch.cat(rows)
+        self._run(dist.broadcast, whole, 0)
+        start = whole.data_ptr()
+        return [ctypes.string_at(start + rank * length, length) for rank in range(self._size)]
 
     def _run(
         self, begin: Callable[..., Any], received: torch.Tensor, *others: Any, meanwhile: Callable[[], Any] = int
@@ -85,12 +85,13 @@ class CollectiveWork:
         # A thread of gloo reports a collective as done before it lets go of it. If it is the last to hold the tensors
         # it asks for the interpreter to free them; and where the main thread forks just then, to start a loader's
         # workers, the child hangs for ever in CPython before 3.11.10 (python/cpython#112275). So be the last here.
-        if received.nbytes <= KEPT:
+        given = [one for value in (received, *others) for one in (value if isinstance(value, list) else [value])]
+        held = [one for one in given if isinstance(one, torch.Tensor)]
+        if sum(one.nbytes for one in held) <= KEPT:
             self._finished.append(work)
             return None
         del work
         until = time.monotonic() + LONGEST_S
-        held = [value for value in (received, *others) if isinstance(value, torch.Tensor)]
         while any(_holders(tensor) > 1 for tensor in held) and time.monotonic() < until:
             time.sleep(0)
         return None

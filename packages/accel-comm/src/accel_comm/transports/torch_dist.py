@@ -120,7 +120,11 @@ class TorchDist(Transport):
         """Return the payloads of all ranks, of which the longest has so many bytes."""
         row = len(payload).to_bytes(8, "little") + payload.ljust(longest, b"\0")
         if len(row) * self.size <= TOGETHER:
-            rows = self._work.gather_rows(row)
+            self.recorder.begin("all_gather", f"{len(row)} bytes")
+            try:
+                rows = self._work.gather_rows(row)
+            finally:
+                self.recorder.end()
         else:
             rows_of_all = self.all_gather(self._torch.frombuffer(bytearray(row), dtype=self._torch.uint8))
             start, length = rows_of_all.data_ptr(), len(row)

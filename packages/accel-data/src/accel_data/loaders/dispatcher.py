@@ -20,8 +20,11 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         dataset: The dataset, or the reader of a stream.
         split_batches: Divide each batch among the ranks; otherwise as many batches as ranks make a round.
         transport: Transport of the ranks that share the data.
-        plan: How ranks share the data; without it, this process gets all of it.
+        plan: How ranks share the data. One process needs none.
         **settings: Further arguments of `DataLoaderShard`.
+
+    Raises:
+        ValueError: There are several processes, and no plan.
 
     Collective:
         Every rank must take part in each epoch, from its start to its end, and in `state_dict`.
@@ -36,6 +39,11 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         plan: LoaderPlan | None = None,
         **settings: Any,
     ) -> None:
+        if plan is None and transport.world.size > 1:
+            raise ValueError(
+                f"DataLoaderDispatcher made by hand for {transport.world.size} processes: it needs the plan of all of"
+                " them; call accelerator.prepare or prepare_data_loader with dispatch_batches=True"
+            )
         super().__init__(dataset, plan=plan, transport=transport, **settings)
         self.split_batches = split_batches or self.plan.split_batches
         if self.split_batches and self.share is not None:  # a script may change the batch size later

@@ -176,7 +176,7 @@ class NodeRendezvous:
             elif self._backend != C10D:
                 problems.append(_given_twice(places[0], machines[places[0]]["place"], machine["place"]))
         left = dict(server.notes[f"{number} left"])
-        left |= {name: f"is gone: {why}" for name, why in server.gone.items()}
+        left |= {name: f"is gone: {why}" for name, why in dict(server.gone).items()}  # a thread adds to it
         for rank, machine in sorted((self._expected | machines).items()):
             if machine["name"] in left:
                 problems.append(f"machine {rank}, {machine['place']}, {left[machine['name']]}")

@@ -145,10 +145,11 @@ class AccelerateCheckpoint:
                 )
                 return by_name.load, None
             names = dict(zip(listed, parameters, strict=True))
-        entries = {names[key]: entry for key, entry in state["state"].items()}
+        # torch also keeps what belongs to no parameter
+        entries = {names.get(key, key): entry for key, entry in state["state"].items()}
         state = {
             **state,
-            "state": {key: _divided(entry, parameters.get(key)) for key, entry in entries.items()},
+            "state": {key: _as_here(entry, parameters.get(key)) for key, entry in entries.items()},
             "param_groups": [
                 {**group, "params": [names[key] for key in group["params"]]} for group in state["param_groups"]
             ],
@@ -157,8 +158,9 @@ class AccelerateCheckpoint:
         wrong = [
             f"{key} of {name}"
             for name, entry in entries.items()
+            if name in parameters and isinstance(entry, dict)
             for key, value in entry.items()
-            if name in parameters and isinstance(value, torch.Tensor)
+            if isinstance(value, torch.Tensor)
             if value.ndim == parameters[name].ndim > 0 and value.shape != parameters[name].shape
         ]
         if wrong:
@@ -238,11 +240,16 @@ def _weights_at(path: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, tor
         yield from ((_bare(name, state), tensor) for name, tensor in read_tensors(file))
 
 
-def _divided(entry: Any, parameter: torch.Tensor | None) -> Any:
-    """Return an entry of an optimizer's state with tensors that are divided as the parameter is."""
-    if parameter is None or not is_distributed(parameter) or not isinstance(entry, dict):
+def _as_here(entry: Any, parameter: torch.Tensor | None) -> Any:
+    """Return an entry of an optimizer's state with tensors of the dtype of the parameter, divided as it is."""
+    if parameter is None or not isinstance(entry, dict):
         return entry
-    return {
-        name: like(value, parameter) if isinstance(value, torch.Tensor) and value.shape == parameter.shape else value
-        for name, value in entry.items()
-    }
+    ready = dict(entry)
+    for name, value in entry.items():
+        if not isinstance(value, torch.Tensor) or name == "step":
+            continue
+        if value.is_floating_point():  # as torch does: weights in half precision may have become float32 masters
+            ready[name] = value = value.to(parameter.dtype)
+        if is_distributed(parameter) and value.shape == parameter.shape:
+            ready[name] = like(value, parameter)
+    return ready
