@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
 from typing import Any
 
 import numpy
@@ -56,6 +56,10 @@ def test_tolerances_are_absolute_plus_relative_to_what_is_expected() -> None:
         (None, torch.ones(1), "found None"),
         (numpy.array([1.0, 2.0]), numpy.array([1.0, 2.5]), "difference: 0.5 "),
         (torch.ones(0), torch.ones(1), "shape"),
+        ({"a": {}}, {}, r"unexpected \[\"\['a'\]\"\]"),
+        ({"a": []}, {"a": [1]}, "missing"),
+        (UserDict(a=torch.ones(2)), {"a": torch.zeros(2)}, "difference: 1.0 "),
+        (torch.ones(1).bfloat16(), torch.tensor([1.2578125]).bfloat16(), "difference: 0.2578125 "),
     ],
 )
 def test_what_differs_is_said(actual: Any, expected: Any, words: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.testing import assert_close
-from torch.utils._pytree import keystr, tree_flatten_with_path
 
 
 def assert_same_numbers(actual: Any, expected: Any, *, atol: float, rtol: float = 0.0) -> None:
@@ -26,7 +26,7 @@ def assert_same_numbers(actual: Any, expected: Any, *, atol: float, rtol: float 
         AssertionError: They differ. The error has the first place, in the order of `expected`, and by how much.
     """
     __tracebackhide__ = True
-    here, there = _leaves(actual), _leaves(expected)
+    here, there = dict(_leaves(actual, "")), dict(_leaves(expected, ""))
     if here.keys() != there.keys():
         missing, extra = ([*one.keys() - other.keys()] for one, other in ((there, here), (here, there)))
         raise AssertionError(f"the trees differ: missing {sorted(missing)}, unexpected {sorted(extra)}")
@@ -37,27 +37,41 @@ def assert_same_numbers(actual: Any, expected: Any, *, atol: float, rtol: float 
             raise AssertionError(f"{path or 'the value'} differs: {error}") from None
 
 
-def _leaves(tree: Any) -> dict[str, Any]:
-    return {keystr(path): _plain(leaf) for path, leaf in tree_flatten_with_path(tree)[0]}
-
-
-def _plain(value: Any) -> Any:
+def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
     # numpy need not be installed to recognise its arrays
-    if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
-        return torch.from_numpy(value.copy()) if value.dtype.kind in "biufc" else value.tolist()
-    return value
+    if type(tree).__module__ == "numpy" and type(tree).__name__ == "ndarray":
+        tree = torch.from_numpy(tree.copy()) if tree.dtype.kind in "biufc" else tree.tolist()
+    if isinstance(tree, Mapping):
+        entries: Any = tree.items()
+    elif isinstance(tree, Sequence) and not isinstance(tree, str | bytes):
+        entries = enumerate(tree)
+    else:
+        yield path, tree
+        return
+    if not tree:
+        yield path, ()  # an empty container of any kind
+    for key, entry in entries:
+        yield from _leaves(entry, f"{path}[{key!r}]")
 
 
 def _compare(actual: Any, expected: Any, atol: float, rtol: float) -> None:
     __tracebackhide__ = True
-    kinds = (Tensor, int | float | complex)
-    if any(isinstance(actual, kind) and isinstance(expected, kind) for kind in kinds):
-        if isinstance(expected, int) or (isinstance(expected, Tensor) and not _has_fractions(expected)):
-            atol = rtol = 0.0
-        assert_close(actual, expected, atol=atol, rtol=rtol, equal_nan=True, check_device=False, check_layout=False)
+    if isinstance(actual, Tensor) and isinstance(expected, Tensor):
+        if actual.dtype == expected.dtype:  # in half precision a tolerance would be rounded
+            actual, expected = _widened(actual), _widened(expected)
+        exact = not (expected.is_floating_point() or expected.is_complex())
+    elif isinstance(actual, int | float | complex) and isinstance(expected, int | float | complex):
+        exact = isinstance(expected, int)
     elif actual != expected:
         raise AssertionError(f"found {actual!r}, expected {expected!r}")
+    else:
+        return
+    if exact:
+        atol = rtol = 0.0
+    assert_close(actual, expected, atol=atol, rtol=rtol, equal_nan=True, check_device=False, check_layout=False)
 
 
-def _has_fractions(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
+def _widened(tensor: Tensor) -> Tensor:
+    if tensor.is_complex():
+        return tensor.detach().to(torch.complex128)
+    return tensor.detach().double() if tensor.is_floating_point() else tensor
