@@ -71,8 +71,9 @@ class DeepSpeedPlugin(StrategyOptions):
             ValueError: Names are not known. The message lists them.
         """
         options = {_RENAMED.get(name, name): value for name, value in words.items()}
-        known = [field.name for field in fields(cls)]
-        unknown = [name for name in options if name not in known]
+        words_of = {field: word for word, field in _RENAMED.items()}
+        known = [words_of.get(field.name, field.name) for field in fields(cls)]
+        unknown = [name for name in words if name not in known]
         if unknown:
             raise ValueError(
                 f"deepspeed_config: unknown names {', '.join(unknown)}; expected some of {', '.join(known)}"
