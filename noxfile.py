@@ -80,6 +80,9 @@ PRELOAD = tuple(
     )
 )
 
+#: where the tests of this repository are
+SUITE = ("packages", "tests-integration")
+
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_external_run = True
@@ -125,6 +128,15 @@ def in_shared(session: nox.Session, command: str, *arguments: str, folders: tupl
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
     environment = {"PATH": path, "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in folders)}
     session.run(str(programs / command), *arguments, env=environment if folders else {"PATH": path}, external=True)
+
+
+def of_suite(session: nox.Session) -> list[str]:
+    """Returns what was asked of pytest, and the folders of the suite if no path was.
+
+    Their conftests bring options, whose values pytest would take for paths before it has read them.
+    """
+    asked = list(session.posargs)
+    return asked if any(Path(one.partition("::")[0]).exists() for one in asked) else [*asked, *SUITE]
 
 
 def bare(session: nox.Session) -> dict[str, str]:
@@ -176,28 +188,28 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Runs the suite, with three processes for two cores; arguments go to pytest (`-- -n 0 --pdb` runs it in one)."""
     shared(session)
-    in_shared(session, "pytest", *PARALLEL, *PRELOAD, *session.posargs)
+    in_shared(session, "pytest", *PARALLEL, *PRELOAD, *of_suite(session))
 
 
 @nox.session(venv_backend="none")
 def durations(session: nox.Session) -> None:
     """Runs the suite, and records how long each test file takes: the longest start first from then on."""
     shared(session)
-    in_shared(session, "pytest", *PARALLEL, *PRELOAD, "--record-durations", *session.posargs)
+    in_shared(session, "pytest", *PARALLEL, *PRELOAD, "--record-durations", *of_suite(session))
 
 
 @nox.session(name="tests-3.13", python="3.13")
 def tests_on_python_3_13(session: nox.Session) -> None:
     """Runs the suite on Python 3.13, if there is one; arguments go to pytest."""
     install(session, *PACKAGES, extra=TESTING)
-    session.run("pytest", *PARALLEL, *PRELOAD, *session.posargs)
+    session.run("pytest", *PARALLEL, *PRELOAD, *of_suite(session))
 
 
 @nox.session(name="tests-torch-2.9")
 def tests_with_oldest_torch(session: nox.Session) -> None:
     """Runs the suite with the oldest torch that the packages declare; arguments go to pytest."""
     install(session, *PACKAGES, extra=TESTING, torch=OLDEST)
-    session.run("pytest", *PARALLEL, *PRELOAD, *session.posargs)
+    session.run("pytest", *PARALLEL, *PRELOAD, *of_suite(session))
 
 
 @nox.session
@@ -241,7 +253,7 @@ def site_browser(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
     """Runs the suite on CUDA with the interpreter at hand; nothing is installed."""
-    arguments = ["-p", "accel_testing", "--device=cuda", *(session.posargs or ["packages", "tests-integration"])]
+    arguments = ["-p", "accel_testing", "--device=cuda", *(session.posargs or SUITE)]
     session.run("python", "-m", "pytest", *arguments, env=bare(session), external=True)
 
 
@@ -317,7 +329,9 @@ def sizes(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Runs the thorough tests, and those that can try more cases with all of them; arguments go to pytest."""
     shared(session)
-    in_shared(session, "pytest", *PARALLEL, *PRELOAD, "--soak", "-m", "soak", "--timeout", "3600", *session.posargs)
+    # some of it has limits of real time: a process for each core, and no more
+    options = (*PARALLEL, "--numprocesses", str(CORES), *PRELOAD, "--soak", "-m", "soak", "--timeout", "3600")
+    in_shared(session, "pytest", *options, *of_suite(session))
 
 
 @nox.session
