@@ -18,15 +18,16 @@ NAMED_S = stretched(15.0)
 LONG_S = 9.0
 #: what stops the launcher of a machine by itself, before its processes start
 STOPS = {
-    "has come": ("node_rendezvous", "NodeRendezvous", "_admitted"),
-    "knows its rank": ("node_workers", "NodeWorkers", "_start"),
+    # the first look comes before it has told its place
+    "has come": ("node_rendezvous", "NodeRendezvous", "_admitted", "given[2] > given[0]._round"),
+    "knows its rank": ("node_workers", "NodeWorkers", "_start", "True"),
 }
 HOOK = """\
 import os, signal
 from accel_launch.nodes.MODULE import CLASS
 meant = CLASS.METHOD
 def stop(*given):
-    if not os.path.exists("stopped"):
+    if CONDITION and not os.path.exists("stopped"):
         open("stopped", "w").close()
         os.kill(os.getpid(), signal.SIGSTOP)
     return meant(*given)
@@ -43,8 +44,9 @@ def started(machines: Machines, number: int, when: str) -> list[Job]:
     """The launchers of both machines, one of which has just stopped."""
     environ: dict[str, str] = {}
     if when in STOPS:
-        module, kind, method = STOPS[when]
-        hook = HOOK.replace("MODULE", module).replace("CLASS", kind).replace("METHOD", method)
+        hook = HOOK
+        for word, meant in zip(("MODULE", "CLASS", "METHOD", "CONDITION"), STOPS[when], strict=True):
+            hook = hook.replace(word, meant)
         (machines.folder / "sitecustomize.py").write_text(hook)
         environ["PYTHONPATH"] = os.pathsep.join([str(machines.folder), os.environ.get("PYTHONPATH", "")])
     script = machines.script(SLEEPS)
