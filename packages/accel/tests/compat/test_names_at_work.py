@@ -121,7 +121,7 @@ def test_structures_of_tensors() -> None:
 
 
 class Halved(nn.Linear):
-    @utils.convert_outputs_to_fp32
+    @utils.convert_outputs_to_fp32  # type: ignore[untyped-decorator]
     def forward(self, x: Any) -> Any:
         return super().forward(x).bfloat16()
 
