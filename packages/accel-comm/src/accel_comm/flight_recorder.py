@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import struct
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -95,6 +96,8 @@ class FlightRecorder:
 
     def __init__(self, path: Path | None = None) -> None:
         self.number = 0
+        #: the thread that began the newest exchange, before the first one the main thread
+        self.thread = threading.main_thread().ident
         self._newest = _Exchange(0, 0.0, False, b"")
         #: an exchange that the host has left and a device has not, and whether the device has done it
         self._on_device: tuple[_Exchange, Callable[[], bool]] | None = None
@@ -111,6 +114,7 @@ class FlightRecorder:
         site = call_site()
         self.settle()
         self._on_device = None
+        self.thread = threading.get_ident()
         self.number += 1
         self._newest = _Exchange(self.number, time.monotonic(), patient, _text(what, data, site))
         self._write(self._newest, 0.0)

@@ -36,7 +36,6 @@ class Watchdog:
         size: Number of ranks.
         limit_s: Seconds after which a wait is in vain.
         leave: Function that ends this process after a fatal diagnosis.
-        main: Identity of the thread that exchanges; None for the main thread.
         in_wait: Function that returns whether a stack waits in an exchange; None for `is_in_wait`.
     """
 
@@ -48,14 +47,12 @@ class Watchdog:
         *,
         limit_s: float,
         leave: Callable[[], object],
-        main: int | None = None,
         in_wait: Callable[[FrameType], bool] | None = None,
     ) -> None:
         self._store, self._recorder = store, recorder
         self._leave = leave
         # no method of this object, which would keep a store's file until the next garbage collection
-        main = main or threading.main_thread().ident
-        status = functools.partial(own_status, store.rank, recorder, main, in_wait or is_in_wait)
+        status = functools.partial(own_status, store.rank, recorder, in_wait or is_in_wait)
         self._detector = HangDetector(store, size, status, limit_s=limit_s)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="accel-watchdog", daemon=True)
@@ -98,18 +95,15 @@ class Watchdog:
                 os.write(2, f"accel: {diagnosis.text}\n".encode(errors="replace"))
 
 
-def own_status(
-    rank: int, recorder: FlightRecorder, main: int | None, in_wait: Callable[[FrameType], bool]
-) -> RankStatus:
-    """Return the newest exchange, whether a thread waits in it, and the line that the thread is at.
+def own_status(rank: int, recorder: FlightRecorder, in_wait: Callable[[FrameType], bool]) -> RankStatus:
+    """Return the newest exchange, whether its thread waits in it, and the line that the thread is at.
 
     Args:
         rank: Rank of this process.
         recorder: Flight recorder of this process.
-        main: Identity of the thread that exchanges; another thread calls.
-        in_wait: Function that returns whether its stack waits in an exchange.
+        in_wait: Function that returns whether a stack waits in an exchange.
     """
-    record, frame = recorder.newest(), sys._current_frames().get(main or 0)
+    record, frame = recorder.newest(), sys._current_frames().get(recorder.thread or 0)
     doing = users_line(frame) if frame is not None else "its end"
     if record is None:
         return RankStatus(rank, doing=doing)

@@ -17,7 +17,7 @@ import simulated_time
 from accel_comm import flight_recorder, hang_diagnosis, watchdog
 from accel_comm.flight_recorder import FlightRecorder
 from accel_comm.status_store import DIAGNOSED, QUESTION, StatusStore
-from accel_comm.watchdog import Watchdog, users_line
+from accel_comm.watchdog import Watchdog, own_status, users_line
 from accel_testing import stretched
 from simulated_time import SimulatedTime
 from torch._C._distributed_c10d import HashStore
@@ -41,7 +41,7 @@ class Job:
         self.recorders = [FlightRecorder() for _ in range(size)]
         return self
 
-    def watchdog(self, rank: int, *, limit_s: float = LONG_S, main: int | None = None) -> Watchdog:
+    def watchdog(self, rank: int, *, limit_s: float = LONG_S) -> Watchdog:
         size = len(self.status_stores)
         made = Watchdog(
             self.status_stores[rank],
@@ -49,7 +49,6 @@ class Job:
             size,
             limit_s=limit_s,
             leave=lambda: self.left.add(rank),
-            main=main,
             in_wait=lambda _: True,
         )
         self.watches[rank] = made
@@ -307,3 +306,23 @@ def test_a_stack_without_a_line_of_the_users_is_told_by_its_innermost() -> None:
     over.set()
     thread.join()
     assert f"{os.sep}threading.py:" in line
+
+
+def test_a_training_in_a_thread_is_told_by_the_line_of_that_thread() -> None:
+    """A main thread that waits for it, as under an engine, is in no exchange."""
+    recorder, begun, over = FlightRecorder(), threading.Event(), threading.Event()
+    assert "test_watchdog.py" in own_status(0, recorder, lambda _: True).doing
+
+    def train() -> None:
+        recorder.begin("gather")
+        begun.set()
+        over.wait()  # trains
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    begun.wait()
+    status = own_status(0, recorder, lambda frame: frame.f_code.co_filename == threading.__file__)
+    over.set()
+    thread.join()
+    assert status.waits is not None
+    assert own_status(0, recorder, lambda _: True).doing == "its end"

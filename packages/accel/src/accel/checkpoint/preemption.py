@@ -41,14 +41,18 @@ class StopSignals:
         """Note these signals from now on, but for signals of terminals that this process was started to ignore.
 
         Raises:
-            ValueError: It lists names of no signal; or this is not the main thread.
+            ValueError: It lists names of no signal; or any, and this is not the main thread.
         """
         wanted = list(names)
         wrong = [name for name in wanted if not hasattr(signal, name) or not name.startswith("SIG")]
         if wrong:
             raise ValueError(f"stop_signals {', '.join(map(repr, wrong))}: expected names such as 'SIGTERM', 'SIGUSR1'")
-        if threading.current_thread() is not threading.main_thread():
-            raise ValueError("signals can be noted by the main thread only: create the Accelerator there")
+        if wanted and not _in_main_thread():
+            raise ValueError(
+                f"stop_signals {', '.join(wanted)}: Python lets only the main thread note signals, and this Accelerator"
+                f" is made in the thread {threading.current_thread().name}; make it in the main thread, or leave"
+                " stop_signals out"
+            )
         for name in wanted:
             number = int(getattr(signal, name))
             if name in OF_TERMINALS and signal.getsignal(number) is signal.SIG_IGN:
@@ -60,11 +64,20 @@ class StopSignals:
     def requested(self) -> bool:
         """Return True if a signal has asked any process of the job to stop.
 
+        Outside of the main thread, where engines run a training, no signal can be noted. A warning says so.
+
         Collective:
             Every process must call, after the same optimizer step.
         """
         if not self._before and self.received is None:
-            self.install(USUAL)
+            if _in_main_thread():
+                self.install(USUAL)
+            else:
+                self._votes.warn_once(
+                    "stop_requested: no signal is noted, as this training runs in the thread"
+                    f" {threading.current_thread().name}, and Python lets only the main thread note signals; the engine"
+                    " that runs it has to say when to stop"
+                )
         received = self._votes.exchange("stop_requested", self.received)
         told = [f"rank {rank} was told by {name}" for rank, name in enumerate(received) if name is not None]
         if told:
@@ -82,3 +95,7 @@ class StopSignals:
         elif now - came > ECHO_S:
             signal.signal(number, before if before is not None else signal.SIG_DFL)
             signal.raise_signal(number)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
