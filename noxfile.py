@@ -21,6 +21,7 @@ OLDEST = ("torch==2.9.0", "torchao==0.16.0")
 # torch_xla imports beside the torch that it was built for, and is not built for every one; this is its newest.
 XLA = ("torch==2.9.0", "torchao==0.16.0", "torch_xla==2.9.0")
 # libraries that import accelerate, and the release of it that figures are compared with
+ENGINES = ("ray[train]>=2.50", "pyspark>=4")
 CLIENTS = (
     *("accelerate==1.15.0", "trl>=1.16", "diffusers>=0.42", "transformers>=5", "peft>=0.18", "datasets>=5"),
     "torchdata>=0.11",
@@ -296,6 +297,14 @@ def clients(session: nox.Session) -> None:
     install(session, *PACKAGES, extra=(*TESTING, TORCH, *CLIENTS))
     chosen = session.posargs or ["tests-integration/clients"]
     session.run("pytest", "--timeout", "600", *chosen, env={"ACCEL_CLIENTS": "1"})
+
+
+@nox.session
+def engines(session: nox.Session) -> None:
+    """Trains by Ray and by Spark on two workers, of which one is killed; Spark needs a Java runtime."""
+    install(session, *PACKAGES, extra=(*TESTING, *ENGINES))
+    chosen = session.posargs or ["tests-integration/engines"]
+    session.run("pytest", "--timeout", "1800", "-rs", *chosen, env={"ACCEL_ENGINES": "1"})
 
 
 @nox.session
