@@ -35,9 +35,9 @@ Weights = dict[str, dict[str, Any]]
 class StateSaver:
     """The saver of checkpoints.
 
-    A save takes two rounds of messages: what all have to write, and whether it was written. Hooks take two more, and
-    one more is taken if each machine writes a checkpoint. Random numbers go to the ranks that write, and to no other.
-    Ranks that write parts of one checkpoint tell the main process in the store when they have.
+    A save takes two rounds of messages: what all have to write, and whether it was written. Hooks take two more.
+    Random numbers go to the ranks that write, and to no other. Ranks that write parts of one checkpoint tell the main
+    process in the store when they have, and so do the main processes of machines that each write one.
 
     Args:
         processes: The processes that take part.
@@ -109,13 +109,11 @@ class StateSaver:
         job = SaveJob(target, told[self._writer]["tag"], self._writes, contents, about, rng_states, stage)
         self._by_all = by_all
         name = f"save/{told[0]['tag']}"
+        work = partial(self._write_part, name) if by_all else partial(self._write_whole, name, writers)
         if asynchronous:
-            work = partial(self._write_part, name) if by_all else partial(self._write_in_thread, name, writers)
             self._write_in_background(job, work)
-        elif by_all:
-            self._votes.require("save_state: written", FAILED, problems_of(partial(self._write_part, name, job)))
         else:
-            self._write(job)
+            self._finish("save_state: written", partial(work, job))
         return target
 
     def wait(self) -> None:
@@ -129,11 +127,7 @@ class StateSaver:
         """
         if self._in_background:
             self._in_background = False
-            if self._by_all:
-                problems = problems_of(self._async_writer.wait)
-                self._votes.require("save_state: in background", FAILED, problems)
-            else:
-                self._in_turn("save_state: in background", self._async_writer.wait)
+            self._finish("save_state: in background", self._async_writer.wait)
 
     @property
     def _writer(self) -> int:
@@ -207,30 +201,20 @@ class StateSaver:
             contents.keep_own(self._processes.run.mesh, self._processes.process_index, writer=self._writes)
         return contents
 
-    def _write(self, job: SaveJob) -> None:
-        """Write the checkpoint, while every process waits."""
-
-        work = [partial(self._write_whole, job), partial(self._commit, job)]
-        try:
-            if self._project.save_on_each_node:  # nobody names what another could not write
-                self._in_turn("save_state: written", work[0])
-                self._in_turn("save_state: named", work[1])
-            else:
-                self._in_turn("save_state: written", lambda: [act() for act in work])
-        except BaseException:
-            job.abandon()
-            raise
-
-    def _write_whole(self, job: SaveJob) -> None:
-        job.write_own(self.newest)
-        job.seal()
-
-    def _write_in_thread(self, name: str, writers: list[int], job: SaveJob) -> None:
+    def _write_whole(self, name: str, writers: list[int], job: SaveJob) -> None:
         """Write all, and name it if all these ranks have written theirs."""
-        if self._votes.done_by_all(writers, name, partial(self._write_whole, job)):
-            self._commit(job)
-        else:
-            job.abandon()
+
+        def write() -> None:
+            job.write_own(self.newest)
+            job.seal()
+
+        named = False
+        try:
+            if self._votes.done_by_all(writers, name, write):
+                self._commit(job)
+                named = True
+        finally:
+            job.end(named=named)
 
     def _write_part(self, name: str, job: SaveJob) -> None:
         """Write the part of this rank, and name the checkpoint on the main process when all have written theirs."""
@@ -257,14 +241,10 @@ class StateSaver:
         copied_by_all = Future[bool]()
 
         def write() -> None:
-            try:
-                if copied_by_all.result():
-                    work(job)
-                else:
-                    job.abandon()
-            except BaseException:
+            if copied_by_all.result():
+                work(job)
+            else:
                 job.abandon()
-                raise
 
         def begin() -> None:
             job.begin()
@@ -280,9 +260,12 @@ class StateSaver:
         finally:
             copied_by_all.set_result(self._in_background)
 
-    def _in_turn(self, what: str, work: Callable[[], object]) -> None:
+    def _finish(self, what: str, work: Callable[[], object]) -> None:
         """Let those that write do their work, while every other process waits."""
-        self._votes.write(what, FAILED, work, each_machine=self._project.save_on_each_node)
+        if self._by_all:
+            self._votes.require(what, FAILED, problems_of(work))
+        else:
+            self._votes.write(what, FAILED, work, each_machine=self._project.save_on_each_node)
 
     def _commit(self, job: SaveJob) -> None:
         job.begin().commit()
