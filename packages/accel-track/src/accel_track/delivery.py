@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -35,26 +34,24 @@ class DueCall:
 
 @final
 class Delivery:
-    """The calls of a script to trackers, whose errors are counted, with a warning of the first.
+    """The calls of a script to a tracker, whose errors are counted, with a warning of the first.
 
     In another thread, whatever a tracker raises is such an error. On the main thread, SystemExit and
     KeyboardInterrupt are raised: they may come from a handler of a signal.
 
     Args:
-        trackers: The trackers to call.
+        tracker: The tracker to call.
         read: Function that makes the arguments of several calls from what the script logged.
     """
 
-    def __init__(
-        self, trackers: Sequence[GeneralTracker], read: Callable[[list[tuple[Any, ...]]], list[tuple[Any, ...]]]
-    ) -> None:
-        self.trackers = trackers
+    def __init__(self, tracker: GeneralTracker, read: Callable[[list[tuple[Any, ...]]], list[tuple[Any, ...]]]) -> None:
+        self.tracker = tracker
         self._read = read
-        #: the calls of each tracker that failed
-        self.lost: Counter[str] = Counter()
+        #: how many calls have failed
+        self.lost = 0
 
     def deliver(self, calls: list[DueCall]) -> None:
-        """Call every tracker with each of these calls, in order.
+        """Call the tracker with each of these calls, in order.
 
         The arguments of all calls are read together. If that fails, each call is read alone.
         """
@@ -62,35 +59,26 @@ class Delivery:
             due = [call for call in calls if call.due is None or call.due()]
             arguments = self._read([call.arguments for call in due])
         except BaseException as error:  # noqa: BLE001 - of a device, say: training hears of it by itself
-            _pass_on(error)
-            if len(calls) > 1:
-                for call in calls:
-                    self.deliver([call])
+            if len(calls) == 1:
+                self._failed("reading what was logged", error)
                 return
-            for tracker in self.trackers:
-                self._failed(tracker, "reading what was logged", error)
+            for call in calls:
+                self.deliver([call])
             return
         for call, read in zip(due, arguments, strict=True):
-            for tracker in self.trackers:
-                self._call(tracker, call, read)
+            try:
+                own = call.own.get(self.tracker.name, {})
+                getattr(self.tracker, call.method)(*read, **{**call.keywords, **own})
+            except BaseException as error:  # noqa: BLE001 - whatever a client raises must not end the training
+                self._failed(call.method, error)
 
-    def _call(self, tracker: GeneralTracker, call: DueCall, arguments: tuple[Any, ...]) -> None:
-        try:
-            getattr(tracker, call.method)(*arguments, **{**call.keywords, **call.own.get(tracker.name, {})})
-        except BaseException as error:  # noqa: BLE001 - whatever a client raises must not end the training
-            _pass_on(error)
-            self._failed(tracker, call.method, error)
-
-    def _failed(self, tracker: GeneralTracker, what: str, error: BaseException) -> None:
-        if not self.lost[tracker.name]:
+    def _failed(self, what: str, error: BaseException) -> None:
+        """Count an error, or raise it if it is meant for the program, and not for its tracker."""
+        if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+            raise error
+        if not self.lost:
             logger.warning(
                 "the tracker %s failed in %s, and training goes on without what was lost: %s: %s",
-                *(tracker.name, what, type(error).__name__, error),
+                *(self.tracker.name, what, type(error).__name__, error),
             )
-        self.lost[tracker.name] += 1
-
-
-def _pass_on(error: BaseException) -> None:
-    """Raise an error that is meant for the program, and not for its tracker."""
-    if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
-        raise error
+        self.lost += 1

@@ -832,7 +832,11 @@ class Accelerator:
             step: The number of the step; None for the one after the last.
             log_kwargs: More arguments, by the name of the tracker.
         """
-        self.tracking.log_table(table_name, columns, data, dataframe, step, log_kwargs)
+        self.tracking.call(
+            "log_table",
+            {"table_name": table_name, "columns": columns, "data": data, "dataframe": dataframe, "step": step},
+            log_kwargs,
+        )
 
     def get_tracker(self, name: str, unwrap: bool = False) -> Any:
         """Return a tracker when it has all that was logged so far.

@@ -6,7 +6,7 @@ import logging
 import operator
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -75,7 +75,6 @@ class TrackingSession:
         self._pumps: list[Pump[DueCall]] = []
         self._process = os.getpid()
         self._deliveries: list[Delivery] = []
-        self._direct = Delivery([], read)
         #: why calls are dropped for want of trackers, until that is told
         self._untold = "init_trackers was not called"
         #: whether this process has logged since the trackers were started
@@ -116,14 +115,17 @@ class TrackingSession:
                 tracker.finish()
             self.trackers = []
             raise
-        self._deliveries = [Delivery([tracker], read) for tracker in wanted if tracker.in_thread]
-        self._direct = Delivery([tracker for tracker in wanted if not tracker.in_thread], read)
+        self._deliveries = [Delivery(tracker, read) for tracker in wanted]
         self._logged, self._loaded, self._process = False, {}, os.getpid()
         self._throughput.restart()
         # lazy tensors are computed at the end of a step: before, reading them would cut their graph in two
         lazy = self._device.type != "cpu" and not runs_on_streams(self._device)
         # a thread for each: no tracker waits for another
-        self._pumps = [Pump(delivery.deliver, hold_back=1 if lazy else 0) for delivery in self._deliveries]
+        self._pumps = [
+            Pump(delivery.deliver, hold_back=1 if lazy else 0)
+            for delivery in self._deliveries
+            if delivery.tracker.in_thread
+        ]
 
     def _make(self, chosen: LogWith, project_name: str, init_kwargs: Mapping[str, Mapping[str, Any]]) -> GeneralTracker:
         if isinstance(chosen, GeneralTracker):
@@ -196,28 +198,6 @@ class TrackingSession:
         else:
             self._tell_dropped(method)
 
-    def log_table(
-        self,
-        name: str,
-        columns: Sequence[str] | None = None,
-        data: Sequence[Sequence[Any]] | None = None,
-        dataframe: Any = None,
-        step: int | None = None,
-        own: PerTracker | None = None,
-    ) -> None:
-        """Hand a table to the trackers, as rows or as a dataframe.
-
-        Args:
-            name: The name of the table.
-            columns: The names of the columns.
-            data: The rows.
-            dataframe: A dataframe, in the place of both.
-            step: The number of the step; None for the one after the last.
-            own: More arguments, by the name of the tracker.
-        """
-        table = {"table_name": name, "columns": columns, "data": data, "dataframe": dataframe, "step": step}
-        self.call("log_table", table, own)
-
     def _tell_dropped(self, method: str) -> None:
         """Warn once that trackers were asked for and none is there, as in no forked process."""
         if self.chosen and self._main and self._untold and self._process == os.getpid():
@@ -236,8 +216,9 @@ class TrackingSession:
     def _hand_on(self, call: DueCall) -> None:
         for pump in self._pumps:
             pump.put(call)
-        if self._direct.trackers:
-            self._direct.deliver([call])
+        for delivery in self._deliveries:
+            if not delivery.tracker.in_thread:
+                delivery.deliver([call])
 
     def prepared(self, ready: object) -> None:
         """Let a prepared loader tell of its waits, and an optimizer of steps that it skips."""
@@ -248,7 +229,7 @@ class TrackingSession:
 
     def _stepped(self, optimizer: AcceleratedOptimizer) -> None:
         made = optimizer.outcome
-        if self._records and made is not True:
+        if made is not True:
             self._put(DueCall("mark", ("skipped step", {}), due=lambda: not made))
 
     def states(self) -> dict[str, Any]:
@@ -339,12 +320,13 @@ class TrackingSession:
             left += pump.close(max(until - time.monotonic(), 0))
         if left:
             logger.warning("%d calls have not reached their trackers in %s s, and may be lost", left, PATIENCE_S)
-        for name, lost in [item for delivery in (*self._deliveries, self._direct) for item in delivery.lost.items()]:
-            logger.warning("the tracker %s has lost %d calls", name, lost)
+        for delivery in self._deliveries:
+            if delivery.lost:
+                logger.warning("the tracker %s has lost %d calls", delivery.tracker.name, delivery.lost)
         if self.trackers:
             self._untold = "end_training has ended the trackers; call it after the last log, or init_trackers again"
-        self.trackers, self._pumps, self._deliveries, self._direct = [], [], [], Delivery([], read)
+        self.trackers, self._pumps, self._deliveries = [], [], []
 
     def __getstate__(self) -> dict[str, Any]:
         # a copy in another process records nothing
-        return self.__dict__ | {"trackers": [], "_pumps": [], "_deliveries": [], "_direct": Delivery([], read)}
+        return self.__dict__ | {"trackers": [], "_pumps": [], "_deliveries": []}
