@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, UnpreparedGuard
+from accel_amp import LossScaler, UnpreparedGuard
 from accel_state import AccumulationState
 from accel_state.run_context import follow
-from torch import nn
-from torch.utils.data import DataLoader
 
 from accel.build import Components
 from accel.configuration import ProjectConfiguration
@@ -26,20 +24,14 @@ class AcceleratorPickle:
         project: Its folders.
         window: Its window of micro-batches.
         scaler: Its loss scaler, or None.
-        models: The prepared models.
-        optimizers: The prepared optimizers.
-        schedulers: The prepared schedulers.
-        loaders: The prepared loaders.
+        ready: The prepared objects, as its preparer lists them.
     """
 
     settings: Settings
     project: ProjectConfiguration
     window: AccumulationState
     scaler: LossScaler | None
-    models: list[nn.Module]
-    optimizers: list[AcceleratedOptimizer]
-    schedulers: list[AcceleratedScheduler]
-    loaders: list[DataLoader[Any]]
+    ready: tuple[list[Any], ...]
 
     @classmethod
     def of(cls, project: ProjectConfiguration, preparer: Preparer) -> Self:
@@ -49,16 +41,8 @@ class AcceleratorPickle:
             project: Its folders.
             preparer: What it has prepared, from what settings.
         """
-        return cls(
-            preparer.settings,
-            project,
-            preparer.components.accumulation,
-            preparer.components.scaler,
-            models=list(preparer.models),
-            optimizers=list(preparer.optimizers),
-            schedulers=list(preparer.schedulers),
-            loaders=list(preparer.loaders),
-        )
+        components = preparer.components
+        return cls(preparer.settings, project, components.accumulation, components.scaler, preparer.ready)
 
     def components(self, made: Components) -> Components:
         """Return the components of this process, with the window and the scale that prepared objects have with them."""
@@ -68,9 +52,7 @@ class AcceleratorPickle:
 
     def hand_over(self, preparer: Preparer) -> None:
         """Tell a preparer what was prepared."""
-        for model in self.models:
+        for known, ready in zip(preparer.ready, self.ready, strict=True):
+            known += ready
+        for model in preparer.models:
             preparer.components.guard.watch(model.parameters())
-        preparer.models += self.models
-        preparer.optimizers += self.optimizers
-        preparer.schedulers += self.schedulers
-        preparer.loaders += self.loaders

@@ -57,6 +57,8 @@ class Preparer:
         self.optimizers: list[AcceleratedOptimizer] = []
         self.schedulers: list[AcceleratedScheduler] = []
         self.loaders: list[DataLoader[Any]] = []
+        #: all lists of what is ready
+        self.ready: tuple[list[Any], ...] = (self.models, self.optimizers, self.schedulers, self.loaders)
         self._said_how_schedulers_step = False
         # whether a move has put other parameters in the places of those of a model
         self._replaced = False
@@ -345,7 +347,7 @@ class Preparer:
 
     def forget(self) -> None:
         """Forget every object that was prepared."""
-        for known in (self.models, self.optimizers, self.schedulers, self.loaders):
+        for known in self.ready:
             known.clear()
         self.components.guard.release()
         if self.components.scaler is not None:
@@ -358,5 +360,4 @@ class Preparer:
         return ready
 
     def _is_ready(self, candidate: object) -> bool:
-        known: tuple[Sequence[object], ...] = (self.models, self.optimizers, self.schedulers, self.loaders)
-        return any(candidate is prepared for kind in known for prepared in kind)
+        return any(candidate is prepared for known in self.ready for prepared in known)
