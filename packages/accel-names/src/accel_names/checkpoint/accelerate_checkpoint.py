@@ -7,8 +7,9 @@ Those of sharded models are a file of whole tensors (FULL_STATE_DICT) or a folde
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from accel_amp import AcceleratedScheduler, LossScaler
@@ -21,6 +22,7 @@ from torch.optim import Optimizer
 
 from accel_names.checkpoint.distributed_checkpoint import METADATA, DistributedCheckpoint, StatePath
 
+T = TypeVar("T")
 #: what each of its processes writes, and nobody else
 MARK = "random_states_0.pkl"
 
@@ -56,7 +58,9 @@ class AccelerateCheckpoint:
     ) -> None:
         self.folder, self.problems = folder, list[str]()
         self._names = names_of(models)
-        self._models = [(model, self._weights(place, model)) for place, model in enumerate(models.values())]
+        self._models = [
+            (model, self._noted(partial(self._weights, place, model))) for place, model in enumerate(models.values())
+        ]
         owners: list[tuple[Any, str]] = [
             *((owner, f"{_key('scheduler', place)}.bin") for place, owner in enumerate(schedulers)),
             *((owner, f"custom_checkpoint_{place}.pkl") for place, owner in enumerate(objects)),
@@ -64,8 +68,12 @@ class AccelerateCheckpoint:
         ]
         # what loads a state, and the state
         self._states: list[tuple[Callable[[Any], object], Any]] = [
-            *(self._optimizer(place, optimizer) for place, optimizer in enumerate(optimizers)),
-            *((owner.load_state_dict, self._read(file)) for owner, file in owners),
+            *(
+                (by_name.load, self._noted(partial(self._optimizer, place, optimizer, by_name)))
+                for place, optimizer in enumerate(optimizers)
+                for by_name in [NamedOptimizerState(optimizer, self._names)]
+            ),
+            *((owner.load_state_dict, self._noted(partial(self._read, file))) for owner, file in owners),
         ]
         saved = len(list(folder.glob("custom_checkpoint_*.pkl")))
         if saved != len(objects):
@@ -90,7 +98,15 @@ class AccelerateCheckpoint:
             " skip_first_batches"
         )
 
-    def _weights(self, place: int, model: nn.Module) -> Path | None:
+    def _noted(self, read: Callable[[], T]) -> T | None:
+        """Return what is read, or None with the problem noted."""
+        try:
+            return read()
+        except CheckpointError as error:
+            self.problems.append(str(error).splitlines()[0])
+            return None
+
+    def _weights(self, place: int, model: nn.Module) -> Path:
         names = [
             f"{_key(stem, place)}{suffix}{ending}"
             for stem, suffix in (("model", ".safetensors"), ("pytorch_model", ".bin"))
@@ -99,40 +115,19 @@ class AccelerateCheckpoint:
         for name in (*names, f"{_key('pytorch_model_fsdp', place)}.bin", f"pytorch_model_fsdp_{place}"):
             path = self.folder / name
             if path.is_file() or (path / METADATA).is_file():
-                self._compare(path, model)
+                _compare(path, model.state_dict(keep_vars=True))
                 return path
-        self.problems.append(f"there are no weights of model {place}: {_key('model', place)}.safetensors")
-        return None
+        raise CheckpointError(f"there are no weights of model {place}: {_key('model', place)}.safetensors")
 
-    def _compare(self, path: Path, model: nn.Module) -> None:
-        state = model.state_dict(keep_vars=True)
-        try:
-            shapes = _shapes_at(path)
-        except CheckpointError as error:
-            self.problems.append(str(error))
-            return
-        saved = {_bare(name, state): shape for name, shape in shapes.items()}
-        tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-        wrong = [name for name, shape in saved.items() if name not in tensors or tuple(tensors[name].shape) != shape]
-        given = {_memory(tensors[name]) for name in saved if name in tensors}  # tied weights are there once
-        wrong += [name for name, value in tensors.items() if name not in saved and _memory(value) not in given]
-        if wrong:
-            self.problems.append(f"{path.name} does not fit the model: {', '.join(wrong[:5])}")
-
-    def _optimizer(self, place: int, optimizer: Optimizer) -> tuple[Callable[[Any], object], Any]:
-        """Return what loads the state of an optimizer, and the state by names of parameters, or None."""
-        name = f"{_key('optimizer', place)}.bin"
-        by_name = NamedOptimizerState(optimizer, self._names)
-        parameters = by_name.parameters()
+    def _optimizer(self, place: int, optimizer: Optimizer, by_name: NamedOptimizerState) -> dict[str, Any]:
+        """Return the state of an optimizer by names of parameters."""
+        name, parameters = f"{_key('optimizer', place)}.bin", by_name.parameters()
         if (self.folder / f"optimizer_{place}" / METADATA).is_file():
             state = self._distributed_optimizer(place, parameters)
         else:
             state = self._read(name)
-        if state is None:
-            return by_name.load, None
         if not {"state", "param_groups"} <= set(state):
-            self.problems.append(f"{name} holds no state of an optimizer")
-            return by_name.load, None
+            raise CheckpointError(f"{name} holds no state of an optimizer")
         saved = [group["params"] for group in state["param_groups"]]
         listed = [key for keys in saved for key in keys]
         if any(isinstance(key, str) for key in listed):
@@ -140,10 +135,9 @@ class AccelerateCheckpoint:
         else:
             here = [len(group["params"]) for group in optimizer.param_groups]
             if list(map(len, saved)) != here:
-                self.problems.append(
+                raise CheckpointError(
                     f"optimizer {place} had groups of {list(map(len, saved))} parameters, and has {here}"
                 )
-                return by_name.load, None
             names = dict(zip(listed, parameters, strict=True))
         # torch also keeps what belongs to no parameter
         entries = {names.get(key, key): entry for key, entry in state["state"].items()}
@@ -165,7 +159,7 @@ class AccelerateCheckpoint:
         ]
         if wrong:
             self.problems.append(f"optimizer {place}: another shape than the parameter: {', '.join(wrong[:5])}")
-        return by_name.load, state
+        return state
 
     def _distributed_optimizer(self, place: int, parameters: Mapping[str, torch.Tensor]) -> Any:
         """Return the state of an optimizer that is a folder of torch.distributed.checkpoint."""
@@ -174,11 +168,7 @@ class AccelerateCheckpoint:
             is_entry = len(path) > 3 and path[1] == "state"
             return parameters.get(self._full_name(place, str(path[2]))) if is_entry else None
 
-        try:
-            state = DistributedCheckpoint(self.folder / f"optimizer_{place}").state(layout).get("optimizer", {})
-        except CheckpointError as error:
-            self.problems.append(str(error))
-            return None
+        state = DistributedCheckpoint(self.folder / f"optimizer_{place}").state(layout).get("optimizer", {})
         return {**state, "param_groups": [group for _, group in sorted(state.get("param_groups", {}).items())]}
 
     def _full_name(self, place: int, name: str) -> str:
@@ -187,19 +177,13 @@ class AccelerateCheckpoint:
         names = [f"{model}.{given}" for model in (_key("model", place), "model") for given in (name, _bare(name, ()))]
         return next((given for given in names if given in known), names[0])
 
-    def _read(self, name: str) -> Any:
+    def _read(self, name: str) -> dict[str, Any]:
         path = self.folder / name
         if not path.is_file():
-            self.problems.append(f"{name} is missing")
-            return None
-        try:
-            state = read_plain(path)
-        except CheckpointError as error:
-            self.problems.append(str(error).splitlines()[0])
-            return None
+            raise CheckpointError(f"{name} is missing")
+        state = read_plain(path)
         if not isinstance(state, dict):
-            self.problems.append(f"{name} holds a {type(state).__name__}, not a state")
-            return None
+            raise CheckpointError(f"{name} holds a {type(state).__name__}, not a state")
         return state
 
 
@@ -218,6 +202,17 @@ def _bare(name: str, known: Collection[str]) -> str:
 def _memory(tensor: torch.Tensor) -> int:
     """Return where a tensor is, or its identity, as parts may be empty and have no address then."""
     return id(tensor) if is_distributed(tensor) else tensor.data_ptr()
+
+
+def _compare(path: Path, state: Mapping[str, Any]) -> None:
+    """Raise if a file of weights does not fit the state of a model."""
+    saved = {_bare(name, state): shape for name, shape in _shapes_at(path).items()}
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    wrong = [name for name, shape in saved.items() if name not in tensors or tuple(tensors[name].shape) != shape]
+    given = {_memory(tensors[name]) for name in saved if name in tensors}  # tied weights are there once
+    wrong += [name for name, value in tensors.items() if name not in saved and _memory(value) not in given]
+    if wrong:
+        raise CheckpointError(f"{path.name} does not fit the model: {', '.join(wrong[:5])}")
 
 
 def _shapes_at(path: Path) -> dict[str, tuple[int, ...]]:
