@@ -99,7 +99,7 @@ def changed(number: int, **entries: Any) -> Callable[[list[Line]], list[Line]]:
 @pytest.mark.parametrize(
     ("forge", "words"),
     [
-        (without(0), "line 1: epoch 0 ends, and was not begun"),
+        (without(0), "line 1: epoch 0 ends at 20, and was never begun"),
         (without(1), "epoch 1 begins, and epoch 0 has no end"),
         (without(2), "epoch 1 is resumed at 8, and was never begun"),
         (without(4), "epoch 2 begins, and epoch 1 has no end"),

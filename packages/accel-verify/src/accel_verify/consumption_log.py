@@ -61,11 +61,12 @@ def verify(path: str | Path) -> list[ServedRange]:
         )
     problems: list[str] = []
     loaders: dict[str, list[ServedRange]] = {}
-    events = {"start": _start, "resume": _resume}
     for number, text in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
         try:
             line = json.loads(text)
-            problem = events.get(line["event"], _end)(line, loaders.setdefault(line["loader"], []))
+            note = _start if line["event"] == "start" else _go_on
+            if (problem := note(line, loaders.setdefault(line["loader"], []))) is not None:
+                problem = f"epoch {line['epoch']} {problem}"
         except (ValueError, KeyError, TypeError) as error:
             problem = f"this is no line of a consumption log ({type(error).__name__}: {error})"
         if problem:
@@ -85,46 +86,47 @@ def _start(line: dict[str, Any], epochs: list[ServedRange]) -> str | None:
     epochs.append(ServedRange(line["loader"], number, line["at"], line["unit"], False, 1, line["at"]))
     epochs[-1]._start = line
     if number > expected:
-        return f"epoch {number} begins, and epoch {expected} was never served"
-    return f"epoch {number} begins, and epoch {number - 1} has no end" if unfinished else None
+        return f"begins, and epoch {expected} was never served"
+    return f"begins, and epoch {number - 1} has no end" if unfinished else None
 
 
-def _resume(line: dict[str, Any], epochs: list[ServedRange]) -> str | None:
-    number, at = line["epoch"], line["at"]
-    while epochs and epochs[-1].epoch > number:
+def _go_on(line: dict[str, Any], epochs: list[ServedRange]) -> str | None:
+    """Note that an epoch is resumed, or ends."""
+    number, at, resumed = line["epoch"], line["at"], line["event"] == "resume"
+    while resumed and epochs and epochs[-1].epoch > number:
         epochs.pop()
+    what = f"is resumed at {at}" if resumed else f"ends at {at}"
     if not epochs or epochs[-1].epoch != number:
-        return f"epoch {number} is resumed at {at}, and was never begun"
+        return f"{what}, and was never begun"
     last = epochs[-1]
-    for name in ("order", "dataset", "of", "unit"):
+    for name in ("order", "dataset", "of", "unit") if resumed else ():
         if line[name] != last._start[name]:
-            what = "length" if name == "of" else name
-            return f"epoch {number} is resumed with another {what}: {last._start[name]} became {line[name]}"
+            changed = "length" if name == "of" else name
+            return f"is resumed with another {changed}: {last._start[name]} became {line[name]}"
     if last._digests.setdefault(at, line["digest"]) != line["digest"]:
-        return f"epoch {number} is resumed at {at} with another digest than before: another order was served"
+        return f"{what} with another digest than before: another order was served"
+    return _resume(at, last) if resumed else _end(line, last)
+
+
+def _resume(at: int, last: ServedRange) -> str | None:
     if last._ended and at > last.upto:
-        return f"epoch {number} is resumed at {at}, and only {last.upto} were served: {at - last.upto} are lost"
+        return f"is resumed at {at}, and only {last.upto} were served: {at - last.upto} are lost"
     last.upto, last.complete, last._ended = at, False, False
     last.pieces += 1
     return None
 
 
-def _end(line: dict[str, Any], epochs: list[ServedRange]) -> str | None:
-    number, at = line["epoch"], line["at"]
-    if not epochs or epochs[-1].epoch != number:
-        return f"epoch {number} ends, and was not begun"
-    last = epochs[-1]
-    if last._digests.setdefault(at, line["digest"]) != line["digest"]:
-        return f"epoch {number} ends at {at} with another digest than before: another order was served"
+def _end(line: dict[str, Any], last: ServedRange) -> str | None:
+    at, length = line["at"], line["of"]
     if last._ended:
-        return f"epoch {number} ends twice, at {last.upto} and at {at}"
+        return f"ends twice, at {last.upto} and at {at}"
     if at < last.upto:
-        return f"epoch {number} ends at {at}, before {last.upto}, where it was resumed"
+        return f"ends at {at}, before {last.upto}, where it was resumed"
     last.upto, last.complete, last._ended = at, line["event"] == "end", True
-    if not last.complete or line["unit"] != "samples" or line["of"] is None:
+    if not last.complete or line["unit"] != "samples" or length is None:
         return None
-    if at > line["of"]:
-        return f"epoch {number} served {at} samples of {line['of']}"
-    if line["of"] - at >= line["step"]:  # less may be dropped
-        return f"epoch {number} ends at {at} of {line['of']} samples, and a step takes {line['step']}"
+    if at > length:
+        return f"served {at} samples of {length}"
+    if length - at >= line["step"]:  # less may be dropped
+        return f"ends at {at} of {length} samples, and a step takes {line['step']}"
     return None
