@@ -67,11 +67,8 @@ class ProjectConfiguration:
     stop_signals: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.total_limit is not None and (type(self.total_limit) is not int or self.total_limit < 1):
-            problems.append(f"total_limit={self.total_limit!r}: expected a whole number of at least 1, or None")
-        if type(self.iteration) is not int or self.iteration < 0:
-            problems.append(f"iteration={self.iteration!r}: expected a whole number of at least 0")
+        problems = [] if self.total_limit is None else wrong_number("total_limit", self.total_limit)
+        problems += wrong_number("iteration", self.iteration, least=0)
         if problems:
             raise ValueError("; ".join(f"ProjectConfiguration: {problem}" for problem in problems))
         self.set_directories(self.project_dir)
@@ -144,9 +141,7 @@ class GradientAccumulationPlugin:
 
     def problems(self) -> list[str]:
         """Return what is wrong with it, in words."""
-        problems = []
-        if self.num_steps is not None and (type(self.num_steps) is not int or self.num_steps < 1):
-            problems.append(f"num_steps={self.num_steps!r}: expected a whole number of at least 1")
+        problems = [] if self.num_steps is None else wrong_number("num_steps", self.num_steps)
         if self.end not in ("flush", "drop", "carry"):
             problems.append(f'at_epoch_end={self.at_epoch_end!r}: expected "flush", "drop" or "carry"')
         elif not self.sync_with_dataloader and self.end != "carry":
@@ -154,3 +149,16 @@ class GradientAccumulationPlugin:
                 f'sync_with_dataloader=False is at_epoch_end="carry", and {self.at_epoch_end!r} contradicts it'
             )
         return [f"GradientAccumulationPlugin: {problem}" for problem in problems]
+
+
+def wrong_number(name: str, value: object, least: int = 1) -> list[str]:
+    """Return what is wrong with an option that has to be a whole number.
+
+    Args:
+        name: The name of the option.
+        value: The number.
+        least: The least that it may be.
+    """
+    if type(value) is int and value >= least:
+        return []
+    return [f"{name}={value!r}: expected a whole number of at least {least}"]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from accel.accelerator import Accelerator
+from accel.configuration import wrong_number
 
 
 @final
@@ -34,8 +35,8 @@ class LocalSGD:
     """
 
     def __init__(self, accelerator: Accelerator, model: nn.Module, local_sgd_steps: int, enabled: bool = True) -> None:
-        if isinstance(local_sgd_steps, bool) or not isinstance(local_sgd_steps, int) or local_sgd_steps < 1:
-            raise ValueError(f"local_sgd_steps={local_sgd_steps!r}: expected a whole number of at least 1")
+        if problems := wrong_number("local_sgd_steps", local_sgd_steps):
+            raise ValueError(*problems)
         self.enabled = enabled and accelerator.num_processes > 1
         self.num_steps = 0
         self.local_sgd_steps = local_sgd_steps

@@ -22,7 +22,7 @@ from accel_state.environ import AS_ACCELERATE, flag
 from accel_state.environ import settings as environ_settings
 
 from accel.compilation import TorchDynamoPlugin, from_names
-from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin
+from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, wrong_number
 from accel.handlers import ActivationCheckpointingKwargs, Handlers
 
 T = TypeVar("T")
@@ -105,8 +105,7 @@ def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Setting
         problems.append("gradient_accumulation_steps and gradient_accumulation_plugin: give one of them")
     asked = plugin.num_steps if given.gradient_accumulation_plugin is not None else given.gradient_accumulation_steps
     steps = asked if asked is not None else from_environ.accumulation_steps
-    if given.gradient_accumulation_plugin is None or asked is None:
-        problems += _wrong_steps(steps)
+    problems += [] if steps is None else wrong_number("gradient_accumulation_steps", steps)
     kinds = _tried(
         lambda: rng_types_of(["generator"] if given.rng_types is None else given.rng_types), list[RNGType](), problems
     )
@@ -207,9 +206,3 @@ def _recomputation(
     if handler is not None and (handler.blocks is not None or plugin is None):
         return FullyShardedDataParallelPlugin(transformer_cls_names_to_wrap=handler.blocks)
     return plugin if handler is not None or (plugin is not None and plugin.activation_checkpointing) else None
-
-
-def _wrong_steps(steps: int | None) -> list[str]:
-    if steps is None or (type(steps) is int and steps >= 1):
-        return []
-    return [f"gradient_accumulation_steps={steps!r}: expected a whole number of at least 1"]

@@ -12,6 +12,7 @@ from torch import nn
 
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint, foreign_hooks
 from accel.checkpoint.stateful_item import StatefulItem
+from accel.checkpoint.votes import problems_of
 
 
 def cannot_refuse(model: nn.Module) -> bool:
@@ -67,12 +68,9 @@ def put(
 
 def put_weights(checkpoint: LoadedCheckpoint, models: Mapping[str, nn.Module]) -> list[str]:
     """Load models that cannot refuse, of which no copy is needed, and return what went wrong all the same."""
-    name = ""
-    try:
-        for name, model in models.items():
-            checkpoint.load_model(name, model)
-    except Exception as error:  # noqa: BLE001 - memory or a disk, and all processes are to hear of it
-        return [f"{name}: {type(error).__name__}: {error}"]
+    for name, model in models.items():
+        if problems := problems_of(partial(checkpoint.load_model, name, model), f"{name}: "):
+            return problems
     if checkpoint.was_moved():
         return ["another job has replaced it meanwhile: weights may be of one, and the rest of the other"]
     return []
