@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
+import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from accel_checkpoint.tensor_file import find_unsupported
 from accel_state.mesh import MeshSpec
 from torch import nn
 
+import accel
 from accel.checkpoint.parts import has_parts, layout, own_part, part_name
 from accel.checkpoint.stateful_item import StatefulItem
 
@@ -192,19 +192,12 @@ def about_this_run(mesh: MeshSpec, world: int, optimizers: Iterable[AcceleratedO
         optimizers: The prepared optimizers.
     """
     return {
-        "accel": _version(),
+        "accel": accel.__version__,
         "torch": torch.__version__,
-        "python": ".".join(map(str, sys.version_info[:3])),
+        "python": platform.python_version(),
         "world": world,
         "mesh": layout(mesh),
         "threads": torch.get_num_threads(),
         "steps": max((optimizer.steps for optimizer in optimizers), default=0),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _version() -> str:
-    try:
-        return version("accel")
-    except PackageNotFoundError:
-        return "from a source folder (not installed)"
