@@ -10,7 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 
-def _same(origin: str | None, source: str) -> bool:
+def same_file(origin: str | None, source: str) -> bool:
+    """Return True if a module was found in a file."""
     return origin is not None and Path(origin).resolve() == Path(source).resolve()
 
 
@@ -56,11 +57,11 @@ def ensure_module(name: str, source: str) -> None:
     Raises: ImportError when the file is no Python module.
     """
     # multiprocessing has already made __main__ out of the script of the parent
-    if name == "__main__" or (name in sys.modules and _same(vars(sys.modules[name]).get("__file__"), source)):
+    if name == "__main__" or (name in sys.modules and same_file(vars(sys.modules[name]).get("__file__"), source)):
         return
     by_name = _by_name(name)
     # a test file called test_x may share its name with another on the path: the file decides
-    if by_name is not None and _same(by_name.origin, source):
+    if by_name is not None and same_file(by_name.origin, source):
         import_module(name)
         return
     folder, parent = Path(source).parent, name.rpartition(".")[0]

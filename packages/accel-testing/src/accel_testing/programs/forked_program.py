@@ -21,8 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder, SourceFileLoader
 from types import ModuleType
-from typing import Any, NoReturn, cast, final
+from typing import Any, NoReturn, cast
 
+from accel_testing.import_by_path import same_file
 from accel_testing.programs.stub import IGNORED_BY_PYTHON, KEPT, conditions
 
 #: beginnings of variables that Python or torch has read before the fork
@@ -79,74 +80,64 @@ class Request:
                 continue
             spec = PathFinder.find_spec(name, path)
             # what no folder of the path has may come from a finder of an editable install, which the fork inherits
-            if spec is not None and spec.origin != file and not _is_same_file(spec.origin, file):
+            if spec is not None and spec.origin != file and not same_file(spec.origin, file):
                 found.append(f"it finds {name} in {spec.origin}, and the server has imported {file}")
         return found
-
-
-def _is_same_file(origin: str | None, file: str) -> bool:
-    try:
-        return origin is not None and os.path.samefile(origin, file)
-    except OSError:
-        return False
 
 
 def _entries(pythonpath: str | None, folder: str) -> list[str]:
     return [os.path.join(folder, entry) for entry in pythonpath.split(os.pathsep)] if pythonpath else []
 
 
-@final
-class ForkedProgram:
-    """The program of a request, in a process that was forked for it; `path` is `sys.path` without PYTHONPATH."""
+def run_program(request: Request, path: Sequence[str]) -> NoReturn:
+    """Run the program of a request, in a process that was forked for it, and end the process with its status.
 
-    def __init__(self, request: Request, path: Sequence[str]) -> None:
-        self._request, self._path = request, path
+    Modules are not torn down, which would take longest. `path` is `sys.path` without PYTHONPATH.
+    """
+    _take_descriptors(request.descriptors, request.received)
+    environ = {os.fsdecode(name): os.fsdecode(value) for name, value in request.environ.items()}
+    os.environ.clear()
+    os.environ.update(environ)
+    time.tzset()
+    os.chdir(request.folder)
+    os.umask(request.umask)
+    for number, limit in request.limits.items():
+        resource.setrlimit(number, limit)
+    sys.executable, *arguments = map(os.fsdecode, request.arguments)
+    sys.orig_argv = [sys.executable, *arguments]
+    unbuffered = arguments[0] == "-u" or bool(environ.get("PYTHONUNBUFFERED"))
+    while arguments[0] == "-u":
+        arguments.pop(0)
+    _open_standard_streams(unbuffered)
+    sys.dont_write_bytecode = bool(environ.get("PYTHONDONTWRITEBYTECODE"))
+    sys.path[:] = [*_entries(environ.get("PYTHONPATH"), os.getcwd()), *path]
+    importlib.invalidate_caches()
+    _renew_random_numbers()
+    faulthandler.disable()  # the server may have it of the session
+    _take_signals(request)
+    if environ.get("PYTHONFAULTHANDLER"):
+        faulthandler.enable()
+    os._exit(_end(_status(arguments)))
 
-    def run(self) -> NoReturn:
-        """Run the program and end the process with its status; modules are not torn down, which would take longest."""
-        self._take_descriptors()
-        environ = {os.fsdecode(name): os.fsdecode(value) for name, value in self._request.environ.items()}
-        os.environ.clear()
-        os.environ.update(environ)
-        time.tzset()
-        os.chdir(self._request.folder)
-        os.umask(self._request.umask)
-        for number, limit in self._request.limits.items():
-            resource.setrlimit(number, limit)
-        sys.executable, *arguments = map(os.fsdecode, self._request.arguments)
-        sys.orig_argv = [sys.executable, *arguments]
-        unbuffered = arguments[0] == "-u" or bool(environ.get("PYTHONUNBUFFERED"))
-        while arguments[0] == "-u":
-            arguments.pop(0)
-        _open_standard_streams(unbuffered)
-        sys.dont_write_bytecode = bool(environ.get("PYTHONDONTWRITEBYTECODE"))
-        sys.path[:] = [*_entries(environ.get("PYTHONPATH"), os.getcwd()), *self._path]
-        importlib.invalidate_caches()
-        _renew_random_numbers()
-        faulthandler.disable()  # the server may have it of the session
-        self._take_signals()
-        if environ.get("PYTHONFAULTHANDLER"):
-            faulthandler.enable()
-        os._exit(_end(_status(arguments)))
 
-    def _take_descriptors(self) -> None:
-        """Give each received descriptor the number that it had in the stub, and close all others."""
-        numbers = self._request.descriptors
-        free = max([2, *numbers, *self._request.received]) + 1
-        moved = [fcntl.fcntl(number, fcntl.F_DUPFD, free) for number in self._request.received]
-        os.closerange(0, free)
-        for number, source in zip(numbers, moved, strict=True):
-            os.dup2(source, number)
-        os.closerange(free, os.sysconf("SC_OPEN_MAX") if sys.platform != "linux" else max(moved, default=free) + 1)
+def _take_descriptors(numbers: Sequence[int], received: Sequence[int]) -> None:
+    """Give each received descriptor the number that it had in the stub, and close all others."""
+    free = max([2, *numbers, *received]) + 1
+    moved = [fcntl.fcntl(number, fcntl.F_DUPFD, free) for number in received]
+    os.closerange(0, free)
+    for number, source in zip(numbers, moved, strict=True):
+        os.dup2(source, number)
+    os.closerange(free, os.sysconf("SC_OPEN_MAX") if sys.platform != "linux" else max(moved, default=free) + 1)
 
-    def _take_signals(self) -> None:
-        """Give signals the dispositions that they had in the stub, then let those in that have come meanwhile."""
-        for number in signal.valid_signals() - KEPT - IGNORED_BY_PYTHON:
-            signal.signal(number, signal.SIG_IGN if number in self._request.ignored else signal.SIG_DFL)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        if signal.SIGINT not in self._request.ignored:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._request.blocked)
+
+def _take_signals(request: Request) -> None:
+    """Give signals the dispositions that they had in the stub, then let those in that have come meanwhile."""
+    for number in signal.valid_signals() - KEPT - IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_IGN if number in request.ignored else signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if signal.SIGINT not in request.ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
 
 
 def _status(arguments: Sequence[str]) -> int | None:

@@ -8,13 +8,16 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import NoReturn
 
-from accel_testing.programs.forked_program import ForkedProgram, Request
+from accel_testing.programs.forked_program import Request, run_program
 from accel_testing.programs.stub import KEPT, MOST_DESCRIPTORS
 
 
-def monitor(connection: socket.socket, path: tuple[str, ...]) -> ForkedProgram | None:
+def monitor(connection: socket.socket, path: tuple[str, ...]) -> Callable[[], NoReturn]:
     """Fork the program that the stub asks for, and return it in its process; the monitor does not return."""
     os.setsid()  # a program that signals its group reaches this process and nobody else
     request = _receive(connection)
@@ -31,7 +34,7 @@ def monitor(connection: socket.socket, path: tuple[str, ...]) -> ForkedProgram |
     pid = os.fork()
     if not pid:
         signal.set_wakeup_fd(-1)
-        return ForkedProgram(request, path)
+        return partial(run_program, request, path)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     for number in request.received:
         os.close(number)

@@ -8,12 +8,12 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 from accel_testing.cheap_forks import prepare_forks
-from accel_testing.programs.forked_program import ForkedProgram
 from accel_testing.programs.monitor import monitor
 
 #: DDP's first use imports torch._dynamo, FSDP2's torch.distributed.fsdp: seconds in each program
@@ -37,10 +37,10 @@ def main(folder: str, path: Sequence[str], preload: Sequence[str]) -> None:
     Path(folder, "ready").touch()
     program = _serve(listening, tuple(path))
     if program is not None:
-        program.run()
+        program()
 
 
-def _serve(listening: socket.socket, path: tuple[str, ...]) -> ForkedProgram | None:
+def _serve(listening: socket.socket, path: tuple[str, ...]) -> Callable[[], NoReturn] | None:
     """Return the program in its process; None in the server, when its session has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a monitor has ended
     while True:
