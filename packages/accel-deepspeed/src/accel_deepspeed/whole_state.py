@@ -79,7 +79,9 @@ class WholeOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as torch's optimizers give it, and the loss scale and counters of the engine."""
-        number, entries, groups = 0, dict[int, Any](), list[dict[str, Any]]()
+        number = 0
+        entries: dict[int, Any] = {}
+        groups: list[dict[str, Any]] = []
         shared = self._shared_entries()
         if shared is not None:
             self._link()

@@ -50,7 +50,8 @@ class RecordedRun:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The values of the configuration by path: {"model": {"layers": 12}} has model/layers."""
-        path, config = self.folder / CONFIG, dict[str, Any]()
+        path = self.folder / CONFIG
+        config: dict[str, Any] = {}
         try:
             config = read_document(path) if path.exists() else config
         except ValueError as error:
@@ -106,7 +107,9 @@ def find_runs(parent: Path) -> list[RecordedRun]:
 
 def _read(folder: Path) -> RecordedRun | None:
     """Return the run of a folder, or None, with a warning, if its run.json tells of no run."""
-    path, story, damaged = folder / STORY, dict[str, Any](), list[str]()
+    path = folder / STORY
+    story: dict[str, Any] = {}
+    damaged: list[str] = []
     try:
         story, damaged = read_story(path)
     except ValueError as error:

@@ -147,7 +147,8 @@ class Scheduler(ABC):
             CannotRun: There are problems, and no file was written; the message lists all. Or the client failed.
         """
         settings, script = options.settings, options.script
-        problems, notes = [*options.problems], list[str]()
+        problems = [*options.problems]
+        notes: list[str] = []
         given = self._read(settings.submit_options or {}, problems)
         machines, asked = given.get(self.machines_option), settings.num_machines
         if machines and asked and asked != machines:

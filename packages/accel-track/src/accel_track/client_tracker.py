@@ -65,7 +65,9 @@ class ClientTracker(GeneralTracker):
             TypeError: Values were left out: the client does not take their type, or their name came twice. The other
                 values were recorded.
         """
-        step, known, left = self._step(step), dict[str, Any](), list[str]()
+        step = self._step(step)
+        known: dict[str, Any] = {}
+        left: list[str] = []
         for name, value in flatten(values):
             number = as_number(to_json(value))
             chosen = value if number is None else number

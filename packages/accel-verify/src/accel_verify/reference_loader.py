@@ -42,7 +42,8 @@ class GlobalBatches(Sampler[list[int]]):
         parts: Iterable[list[int]] = self.batches
         if self._by_sample:
             parts = ([index] for batch in self.batches for index in batch)
-        source, start = iter(parts), list[list[int]]()
+        source = iter(parts)
+        start: list[list[int]] = []
         while taken := list(islice(source, self._taken)):
             start = start or taken
             if len(taken) < self._taken and self._ending == "drop":

@@ -144,7 +144,8 @@ class Handlers:
         names = {AutocastKwargs: "autocast", GradScalerKwargs: "scaler"}
         names |= {DistributedDataParallelKwargs: "ddp", ProfileKwargs: "profile", InitProcessGroupKwargs: "group"}
         names |= {ActivationCheckpointingKwargs: "recomputation"}
-        problems, handlers = list[str](), dict[str, Any]()
+        problems: list[str] = []
+        handlers: dict[str, Any] = {}
         if isinstance(given, KwargsHandler):
             raise ValueError(f"kwargs_handlers is a {type(given).__name__}: expected a list of handlers")
         for handler in given or ():

@@ -79,7 +79,8 @@ def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Setting
     Raises:
         ValueError: It lists every problem.
     """
-    given, problems = SimpleNamespace(**arguments), list[str]()
+    given = SimpleNamespace(**arguments)
+    problems: list[str] = []
     strategy = AUTO if given.strategy is None else given.strategy
     if not isinstance(given.device_placement, bool):
         problems.append(

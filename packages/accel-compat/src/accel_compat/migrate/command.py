@@ -39,7 +39,8 @@ def run(files: Sequence[str], check: bool) -> int:
     from accel_compat.migrate.source_file import Migration, migrate
 
     paths = {os.path.realpath(file): Path(file) for file in reversed(files)}  # a link and its file are one
-    problems, migrations = list[str](), list[Migration]()
+    problems: list[str] = []
+    migrations: list[Migration] = []
     for path in reversed(paths.values()):
         try:
             migrations.append(migrate(path))

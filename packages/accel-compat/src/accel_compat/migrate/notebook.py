@@ -33,7 +33,8 @@ def rewrite_notebook(text: str) -> Rewritten:
         cells = ["".join(cell["source"]) for cell in content if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CannotRewrite(f"it is not a notebook: {type(error).__name__}: {error}") from None
-    notes, programs = list[Note](), list[str]()
+    notes: list[Note] = []
+    programs: list[str] = []
     # no program has this word; what comes after it is what it stands for
     mark = f"pass  # {uuid4().hex} "
 

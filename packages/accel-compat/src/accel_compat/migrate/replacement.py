@@ -35,7 +35,8 @@ def replace_files(migrations: Sequence[Migration], *, check: bool = False) -> li
     Raises:
         OSError: A file system has failed between two files.
     """
-    problems, ready = list[str](), dict[Path, Path]()
+    problems: list[str] = []
+    ready: dict[Path, Path] = {}
     try:
         for migration in migrations:
             if (why := _refusal(migration.path)) is not None:

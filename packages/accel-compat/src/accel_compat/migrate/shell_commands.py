@@ -35,7 +35,9 @@ _VARIABLES = {str(option.envvar) for option in OPTIONS} | {"ACCEL_LOG_LEVEL"}
 
 def rewrite_commands(text: str) -> Rewritten:
     """Rewrite the commands, flags and variables in a text. Comments stay."""
-    notes, out, done = list[Note](), "", 0
+    notes: list[Note] = []
+    out = ""
+    done = 0
     for found in _COMMAND.finditer(text):
         start, end, word = found.start(), found.end(), found["word"]
         if start < done or is_comment(text, start):

@@ -56,7 +56,8 @@ class AccelerateCheckpoint:
         objects: Sequence[Any],
         scaler: LossScaler | None,
     ) -> None:
-        self.folder, self.problems = folder, list[str]()
+        self.folder = folder
+        self.problems: list[str] = []
         self._names = names_of(models)
         self._models = [
             (model, self._noted(partial(self._weights, place, model))) for place, model in enumerate(models.values())

@@ -127,7 +127,10 @@ class LineFile:
         Returns:
             The entries that were moved.
         """
-        kept, moved, given_up, damaged = list[bytes](), list[bytes](), list[dict[str, Any]](), list[bytes]()
+        kept: list[bytes] = []
+        moved: list[bytes] = []
+        given_up: list[dict[str, Any]] = []
+        damaged: list[bytes] = []
         for line, entry in _read(self.path):
             if entry is None:
                 damaged.append(line)

@@ -109,7 +109,8 @@ class RunRecord:
             images: Lists of images by name. Each is an array, a tensor or an image of Pillow.
             step: Number of the step.
         """
-        entry, files = self._entry(step), dict[str, list[str]]()
+        entry = self._entry(step)
+        files: dict[str, list[str]] = {}
         (self.folder / "images").mkdir(exist_ok=True)
         for number, (name, listed) in enumerate(images.items()):  # different names may be the same safe name
             start = f"{entry['n']:06d}-{number}-{safe_name(name)}"

@@ -31,7 +31,7 @@ class MlflowTracker(ClientTracker):
         super().__init__(project, logging_dir, **kwargs)
         self._uri, self._id = tracking_uri, ""
         #: the last step of each metric that MLflow has from before the run was resumed
-        self._had = dict[str, int]()
+        self._had: dict[str, int] = {}
 
     @property
     def tracker(self) -> Any:

@@ -46,7 +46,9 @@ def put(
     Collective:
         Every process must call, for loaders whose state is spread over processes.
     """
-    undo, name, problems = list[Callable[[], None]](), "", list[str]()
+    undo: list[Callable[[], None]] = []
+    name = ""
+    problems: list[str] = []
     try:
         for item in items:
             name = item.name

@@ -54,7 +54,9 @@ class CheckpointFinder:
         Collective:
             Every process must call. What the main process finds counts.
         """
-        chosen, by_accelerate, problems = list[str](), False, list[str]()
+        chosen: list[str] = []
+        by_accelerate = False
+        problems: list[str] = []
         try:
             if input_dir is not None:
                 folder = Path(input_dir).absolute()

@@ -160,7 +160,11 @@ class StateLoader:
 
     def _verified(self, lock: ReadingLock) -> tuple[list[str], LoadedCheckpoint | None]:
         """Return what is wrong with the files of a checkpoint, and its content if nothing is."""
-        folder, problems, manifest, digest, read = lock.folder, list[str](), None, "", dict[str, Any]()
+        folder = lock.folder
+        problems: list[str] = []
+        manifest = None
+        digest = ""
+        read: dict[str, Any] = {}
         try:
             if not folder.is_dir():
                 raise CheckpointError(f"{folder} is not a folder")

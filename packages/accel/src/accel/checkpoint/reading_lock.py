@@ -20,7 +20,9 @@ class ReadingLock:
 
     def __init__(self, folder: Path, *, found: bool) -> None:
         self.folder, self._found = folder, found
-        self._stack, self._locked, self._gone = ExitStack(), list[LockedFolder](), False
+        self._stack = ExitStack()
+        self._locked: list[LockedFolder] = []
+        self._gone = False
 
     def __enter__(self) -> Self:
         try:

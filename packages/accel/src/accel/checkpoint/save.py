@@ -141,7 +141,8 @@ class StateSaver:
 
     def _vote(self, output_dir: str | Path | None) -> dict[str, Any]:
         """Return where this process is to write, and what conflicts with that, as it tells the others."""
-        rank, problems = self._processes.process_index, list[str]()
+        rank = self._processes.process_index
+        problems: list[str] = []
         try:
             request = SaveRequest.of(output_dir, self._project, rank=rank, writer=self._writer)
         except (CheckpointError, ValueError, OSError) as error:

@@ -69,7 +69,8 @@ class RankVotes:
         Collective:
             Every process must call.
         """
-        processes, problems = self._processes, list[str]()
+        processes = self._processes
+        problems: list[str] = []
         first = processes.local_main_process_first if each_machine else processes.main_process_first
         with first():
             if processes.is_local_main_process if each_machine else processes.is_main_process:
@@ -123,7 +124,7 @@ class RankVotes:
             CheckpointError: The work fails here.
             PeerFailed: One of these ranks is gone.
         """
-        done = list[T]()
+        done: list[T] = []
         problems = problems_of(lambda: done.append(work()))
         told = self._processes.run.store.exchange_notes(name, ranks, done)
         if problems:

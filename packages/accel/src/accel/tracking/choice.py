@@ -23,7 +23,8 @@ def choose(log_with: LogWith | Iterable[LogWith] | None, logging_dir: str | Path
         ImportError: It lists trackers whose clients are not installed.
     """
     asked = [] if log_with is None else [log_with] if isinstance(log_with, str | GeneralTracker) else list(log_with)
-    problems, absent = list[str](), list[str]()
+    problems: list[str] = []
+    absent: list[str] = []
     chosen: list[LogWith] = []
     for wanted in asked:
         if isinstance(wanted, GeneralTracker):
