@@ -141,7 +141,8 @@ def fill(config: dict[str, Any], known: Known) -> dict[str, Any]:
     Raises:
         ValueError: Nothing says an "auto" value, or batch sizes do not multiply. The error lists all.
     """
-    micro, hidden = known.micro_batch or 1, known.hidden_size
+    micro = known.micro_batch or 1
+    hidden = known.hidden_size or 0
     per_step = micro * known.accumulation_steps * known.world_size
     values: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": micro,
@@ -157,17 +158,13 @@ def fill(config: dict[str, Any], known: Known) -> dict[str, Any]:
         config.setdefault(path, AUTO)
     if known.precision in HALF:
         config.setdefault(known.precision, {}).setdefault("enabled", True)
-    sizes = {"reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"}
-    if hidden is not None:
-        buckets = {"reduce_bucket_size": hidden**2, "stage3_prefetch_bucket_size": int(0.9 * hidden**2)}
-        buckets["stage3_param_persistence_threshold"] = 10 * hidden
-        values |= {f"zero_optimization.{name}": size for name, size in buckets.items()}
-    unknown = _fill(config, "", values)
-    problems = [
-        f'{path} is "auto", and nothing that was prepared says it'
-        for path in unknown
-        if path.rpartition(".")[2] not in sizes
-    ]
+    buckets = {
+        "zero_optimization.reduce_bucket_size": hidden**2,
+        "zero_optimization.stage3_prefetch_bucket_size": int(0.9 * hidden**2),
+        "zero_optimization.stage3_param_persistence_threshold": 10 * hidden,
+    }
+    unknown = _fill(config, "", values | buckets if hidden else values)
+    problems = [f'{path} is "auto", and nothing that was prepared says it' for path in unknown if path not in buckets]
     problems += [
         f"{path} is {config[path]!r} in the config, and {values[path]!r} by what was prepared ({how})"
         for path, how in (
