@@ -46,8 +46,10 @@ def table() -> NameTable:
     libraries, devices = content["libraries"], content["devices"]
     homes = _homes(content["homes"])
     homes |= {name: f"accel_names.availability.{name}" for name in [*libraries, *devices]}
-    instead = {name: words for words, names in content["instead"].items() for name in names.split()}
-    different = {name: words for words, names in content["different"].items() for name in names.split()}
+    different, instead = (
+        {name: words for words, names in content[section].items() for name in names.split()}
+        for section in ("different", "instead")
+    )
     vendors = frozenset([*content["vendors"]["names"].split(), *devices])
     return NameTable(homes, _homes(content["also"]), different, instead, vendors, libraries, devices)
 
