@@ -43,19 +43,12 @@ class MultiProcessAdapter(logging.LoggerAdapter[logging.Logger]):
         in_order = kwargs.pop("in_order", False)
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
         topology, transport = current().topology, current().transport
-        if in_order:
-            for rank in range(topology.world_size):
-                if rank == topology.rank:
-                    self._emit(level, msg, args, kwargs)
+        for rank in range(topology.world_size) if in_order else [topology.rank if everywhere else 0]:
+            if rank == topology.rank and self.isEnabledFor(level):
+                text, rest = self.process(msg, kwargs)
+                self.logger.log(level, text, *args, **rest)
+            if in_order:
                 transport.barrier()
-        elif everywhere or topology.rank == 0:
-            self._emit(level, msg, args, kwargs)
-
-    def _emit(self, level: int, msg: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.isEnabledFor(level):
-            kwargs["stacklevel"] += 1
-            text, rest = self.process(msg, kwargs)
-            self.logger.log(level, text, *args, **rest)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Return the message with the rank before it, if there are several, and the other arguments."""
