@@ -80,13 +80,11 @@ def known_backends() -> list[str]:
     return sorted(torch.compiler.list_backends(exclude_tags=()))
 
 
-def compiled(model: nn.Module, plugin: TorchDynamoPlugin) -> nn.Module:
-    """Compile a model in place, as the plugin says, and return it."""
-    if plugin.backend == "no":
-        return model
-    blocks = like_blocks(model) if plugin.use_regional_compilation else []
-    compile_in_place(blocks or [model], **plugin.settings())
-    return model
+def compile_model(model: nn.Module, plugin: TorchDynamoPlugin) -> None:
+    """Compile a model in place, as the plugin says."""
+    if plugin.backend != "no":
+        blocks = like_blocks(model) if plugin.use_regional_compilation else []
+        compile_in_place(blocks or [model], **plugin.settings())
 
 
 def from_names(
@@ -104,11 +102,9 @@ def from_names(
     """
     if backend is not None and plugin is not None:
         raise ValueError("dynamo_backend and dynamo_plugin: give one of them")
-    of_launcher = words is not None and backend is None
     chosen = plugin or (
-        TorchDynamoPlugin.from_words(words or {}) if of_launcher else TorchDynamoPlugin(backend=backend)
+        TorchDynamoPlugin.from_words(words or {}) if backend is None else TorchDynamoPlugin(backend=backend)
     )
-    problems = chosen.problems()
-    if problems:
+    if problems := chosen.problems():
         raise ValueError("; ".join(problems))
     return chosen

@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from accel.build import Components
-from accel.compilation import compiled
+from accel.compilation import compile_model
 from accel.configuration import DataLoaderConfiguration
 from accel.settings import Settings, of_loaders
 
@@ -87,18 +87,17 @@ class Preparer:
         ready = list(objects)
         models = [*self.models, *(given for given in objects if isinstance(given, nn.Module))]
         self.components.steps.meet([given for given in objects if not self._is_ready(given)], models)
-        for index, (given, place) in enumerate(zip(objects, places, strict=True)):
-            if isinstance(given, nn.Module):
-                ready[index] = self.model(given, place=place, optimizers=raw_optimizers)
+
+        def make_ready(kind: Any, make: Callable[..., object]) -> None:
+            for index, (given, place) in enumerate(zip(objects, places, strict=True)):
+                if isinstance(given, kind):
+                    ready[index] = make(given, place=place)
+
+        make_ready(nn.Module, partial(self.model, optimizers=raw_optimizers))
         refuse_stale(raw_optimizers, models, self.components.run.placed_on)
-        for index, (given, place) in enumerate(zip(objects, places, strict=True)):
-            if isinstance(given, Optimizer):
-                ready[index] = self.optimizer(given, place=place)
-            elif isinstance(given, DataLoader):
-                ready[index] = self.loader(given, place=place)
-        for index, given in enumerate(objects):
-            if isinstance(given, LRScheduler | AcceleratedScheduler):
-                ready[index] = self.scheduler(given)
+        make_ready(Optimizer, self.optimizer)
+        make_ready(DataLoader, self.loader)
+        make_ready(LRScheduler | AcceleratedScheduler, lambda given, place: self.scheduler(given))
         return ready[0] if len(ready) == 1 else tuple(ready)
 
     def model(
@@ -136,7 +135,7 @@ class Preparer:
         wrap_forward(inner, self.components.policy, run.placed_on.type)
         if (options := self.settings.recomputation) is not None and not evaluation:
             recompute(inner, outermost(options.blocks(inner)))
-        compiled(inner, self.settings.compilation)
+        compile_model(inner, self.settings.compilation)
         # One that is in its container already (of another Accelerator, or the user's own) would exchange twice.
         if evaluation or inner is not model:
             ready = model
