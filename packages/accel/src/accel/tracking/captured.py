@@ -29,17 +29,11 @@ def captured(values: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[], bo
     kept: dict[str, Any] = {}
     devices: set[torch.device] = set()
     for name, value in values.items():
-        kind = type(value)
-        if kind in _FIXED:
-            kept[name] = value
-        elif kind is torch.Tensor and value.is_cpu and not value.dim():
-            kept[name] = value.item()
-        else:
-            try:
-                kept[name] = _captured(value, devices)
-            except RecursionError:
-                kept[name] = None
-                _tell_too_deep(name)
+        try:
+            kept[name] = _captured(value, devices)
+        except RecursionError:
+            kept[name] = None
+            _tell_too_deep(name)
     if not devices:
         return kept, None
     events = [torch.accelerator.current_stream(device).record_event() for device in devices if runs_on_streams(device)]
