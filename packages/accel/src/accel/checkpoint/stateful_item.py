@@ -82,8 +82,7 @@ def items(preparer: Preparer, training: TrainingStep, objects: dict[str, Any], n
     if preparer.components.scaler is not None:
         listed.append(_of("scaler", preparer.components.scaler, _no_mapping))
     # the words under which checkpoints have it
-    progress = (training.state_dict, training.problems, training.load_state_dict)
-    return [*listed, StatefulItem("clock", REST, "StepClock", *progress)]
+    return [*listed, _of("clock", training, TrainingStep.problems, kind="StepClock")]
 
 
 def _of(
@@ -95,11 +94,18 @@ def _of(
     users_own: bool = False,
     collective: bool = False,
 ) -> StatefulItem:
-    kind = kind or type(owner).__name__
     layouts = partial(_layouts, name, owner) if users_own else dict
-    load = owner.load_state_dict
-    about = partial(problems, owner)
-    return StatefulItem(name, REST, kind, owner.state_dict, about, load, users_own, layouts, collective)
+    return StatefulItem(
+        name,
+        REST,
+        kind or type(owner).__name__,
+        owner.state_dict,
+        partial(problems, owner),
+        owner.load_state_dict,
+        users_own,
+        layouts,
+        collective,
+    )
 
 
 def _layouts_of_state(name: str, optimizer: NamedOptimizerState) -> dict[str, torch.Tensor]:

@@ -234,10 +234,16 @@ class TrainingStep:
 
     def problems(self, state: Any) -> list[str]:
         """Return what is wrong with a state of `state_dict`."""
-        whole = isinstance(state, dict) and {"steps", "taken", "window"} <= set(state)
-        whole = whole and isinstance(state["window"], dict) and "newest" in state["window"]
-        whole = whole and type(state["steps"]) is int and isinstance(state["taken"], list)
-        return [] if whole and len(state["taken"]) == len(self._preparer.optimizers) else ["its state is damaged"]
+        whole = (
+            isinstance(state, dict)
+            and {"steps", "taken", "window"} <= set(state)
+            and isinstance(state["window"], dict)
+            and "newest" in state["window"]
+            and type(state["steps"]) is int
+            and isinstance(state["taken"], list)
+            and len(state["taken"]) == len(self._preparer.optimizers)
+        )
+        return [] if whole else ["its state is damaged"]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`, and forget a window that has begun."""
