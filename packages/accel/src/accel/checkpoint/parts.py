@@ -64,7 +64,7 @@ def names_to_write(tensors: Mapping[str, torch.Tensor], mesh: MeshSpec, rank: in
         axes = copy_axes(tensor, mesh)
         load = loads.setdefault(axes, [0] * math.prod([sizes[axis] for axis in axes]))
         turn = load.index(min(load))
-        load[turn] += max(tensor.numel() * tensor.element_size(), 1)
+        load[turn] += max(tensor.nbytes, 1)
         place = 0
         for axis in axes:
             place = place * sizes[axis] + coordinate[axis]
