@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
-from accel_launch.nodes import board, board_server
+from accel_launch.nodes import message_loop
 from accel_launch.nodes.board import Board
 from accel_launch.nodes.board_server import BoardServer
 from accel_launch.nodes.message_line import MessageLine
@@ -35,11 +35,11 @@ class Launchers:
 
     def end(self) -> None:
         """Closes all connections."""
-        for line in [*self.server._names, *(one._line for one in self.boards)]:
-            line.close()
         self.server._listening.close()
-        for selector in [self.server._selector, *(one._selector for one in self.boards)]:
-            selector.close()
+        for loop in (self.server._loop, *(one._loop for one in self.boards)):
+            for line in loop.lines.copy():
+                loop.drop(line)
+            loop._selector.close()
 
     def monotonic(self) -> float:
         """The time of all clocks."""
@@ -58,11 +58,11 @@ class Launchers:
 
     def _server_looks(self) -> None:
         if 0 not in self.asleep:
-            self.server._step(0)
+            self.server._loop.turn(0)
 
     def _looks(self, number: int) -> None:
         if number not in self.asleep and self.boards[number].lost is None:
-            self.boards[number]._step(0)
+            self.boards[number]._loop.turn(0)
 
     def wake(self) -> None:
         """Lets all run again."""
@@ -82,8 +82,7 @@ class Launchers:
 def launchers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launchers]:
     """Three launchers that have met."""
     found = Launchers()
-    for module in (board, board_server):
-        monkeypatch.setattr(module, "time", found)
+    monkeypatch.setattr(message_loop, "time", found)
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     found.meet()
     yield found
@@ -142,8 +141,8 @@ def test_a_stop_of_the_past_is_not_the_cause_of_a_later_loss(launchers: Launcher
     launchers.run(600)
     launchers.wake()
     launchers.run(20)
-    for line in list(launchers.server._names):
-        line.close()
+    for line in launchers.server._loop.lines:
+        line.connection.close()
     launchers.asleep.add(0)
     launchers.run(1)
     assert [one.lost is not None and one.lost.own for one in launchers.boards[1:]] == [False, False]

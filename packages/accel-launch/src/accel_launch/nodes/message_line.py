@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import Any, final
+import threading
+from collections.abc import Callable, Mapping
+from typing import final
 
 #: bytes of one message at most: a list of thousands of machines, or a traceback
 LONGEST = 64 << 20
@@ -18,13 +20,20 @@ def encoded(*message: object) -> bytes:
 
 @final
 class MessageLine:
-    """A connection that sends and takes what the system takes and has. The rest stays for later."""
+    """A connection that sends and takes what the system takes and has. The rest stays for later.
 
-    def __init__(self, connection: socket.socket) -> None:
+    Args:
+        connection: Connection to a launcher.
+        acts: What to call for a message, by its first word.
+        name: Name of the launcher; "" as long as it is unknown.
+    """
+
+    def __init__(self, connection: socket.socket, acts: Mapping[str, Callable[..., None]], name: str) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.connection = connection
+        self.connection, self.acts, self.name = connection, acts, name
         self._out, self._in = bytearray(), bytearray()
+        self._sending = threading.Lock()  # any thread may send
 
     @property
     def full(self) -> bool:
@@ -33,20 +42,22 @@ class MessageLine:
 
     def put(self, message: bytes | bytearray) -> None:
         """Add an encoded message to those that `flush` sends."""
-        self._out += message
+        with self._sending:
+            self._out += message
 
     def flush(self) -> None:
         """Send what the system takes now."""
-        try:
-            while self._out:
-                del self._out[: self.connection.send(self._out)]
-        except BlockingIOError:
-            pass
-        except OSError:  # `take` tells that the other end is gone
-            self._out.clear()
+        with self._sending:
+            try:
+                while self._out:
+                    del self._out[: self.connection.send(self._out)]
+            except BlockingIOError:
+                pass
+            except OSError:  # `take` tells that the other end is gone
+                self._out.clear()
 
-    def take(self) -> tuple[list[list[Any]], bool]:
-        """Return the messages that have come, and True if the other end is gone or says what no launcher says."""
+    def take(self) -> tuple[list[bytearray], bool]:
+        """Return the messages that have come, as they were sent, and True if the other end is gone or sends no end."""
         over = False
         try:
             while len(self._in) < LONGEST and not over:
@@ -57,17 +68,5 @@ class MessageLine:
             pass
         except OSError:
             over = True
-        *lines, rest = bytes(self._in).split(b"\n") if b"\n" in self._in else [bytes(self._in)]
-        self._in = bytearray(rest)
-        messages = []
-        try:
-            for line in lines:
-                message = json.loads(line)
-                messages.append([str(message[0]), *message[1:]])
-        except (ValueError, LookupError, TypeError, RecursionError):
-            over = True
-        return messages, over or len(rest) >= LONGEST
-
-    def close(self) -> None:
-        """Close the connection. What the system has taken still arrives."""
-        self.connection.close()
+        *lines, self._in = self._in.split(b"\n")
+        return lines, over or len(self._in) >= LONGEST
