@@ -164,7 +164,7 @@ def test_a_machine_that_dies_before_its_processes_start_is_named(when: str, mach
 
 
 def test_a_first_machine_gone_before_processes_start_is_said_in_words(machines: Machines) -> None:
-    dies = "import os\nfrom accel_launch.job import ports\nports.PortReservation.__init__ = lambda *_: os._exit(9)\n"
+    dies = "import os\nfrom accel_launch.job import ports\nports.reserved_ports = lambda *_: os._exit(9)\n"
     (machines.folder / "sitecustomize.py").write_text(dies)
     zero = machines.start(0, *flags(0), environ=first_in_path(machines))
     _, one = ends([zero, machines.start(1, *flags(1))], SOON_S)

@@ -42,15 +42,12 @@ def run_job(job: Job, source: SignalSource, *, bound: bool = True, attempt: int 
     Raises:
         CannotRun: A process cannot be started.
     """
-    from accel_launch.job.ports import PortReservation
+    from accel_launch.job.ports import reserved_ports
 
     with ExitStack() as stack:
-        meeting = handed_over = None
-        if job.count > 1:
-            ports = stack.enter_context(PortReservation())
-            meeting, handed_over = ports.meeting, ports.handed_over
+        meeting, started = stack.enter_context(reserved_ports()) if job.count > 1 else (None, None)
         supervisor = stack.enter_context(supervised(job, source, meeting, bound=bound, attempt=attempt))
-        return with_notes(supervisor.run(handed_over), job, supervisor, job.count)
+        return with_notes(supervisor.run(started), job, supervisor, job.count)
 
 
 def run_until_done(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from accel_launch.cli.options import C10D
 from accel_launch.job.job import Job
 from accel_launch.job.job_runner import progressed, supervised, with_notes
 from accel_launch.job.plan import LOOPBACK, RendezvousInfo
-from accel_launch.job.ports import PortReservation
+from accel_launch.job.ports import reserved_ports
 from accel_launch.nodes.addresses import address_towards, interface_towards
 from accel_launch.nodes.board import BoardLost
 from accel_launch.nodes.node_spec import NodeSpec
@@ -49,9 +49,6 @@ class NodeWorkers:
         self._job, self._node, self._source = job, node, source
         self._grace_s = max(job.settings.grace_period or 0, *GRACE_S.values())
         self._peers: Peers | None = None
-        #: the first failure that was heard of another machine, and when
-        self._elsewhere: NodeFailure | None = None
-        self._elsewhere_s = 0.0
 
     def run(self, peers: Peers, attempt: int) -> JobResult:
         """Start the processes of this machine, watch all until they have ended, and return how.
@@ -65,7 +62,7 @@ class NodeWorkers:
             BoardLost: The board is gone before the processes have started.
             Interrupted: A signal has come, as the own processes had ended well and processes of others ran.
         """
-        self._peers, self._elsewhere = peers, None
+        self._peers = peers
         with ExitStack() as stack:
             try:
                 supervisor = self._start(stack, peers, attempt)
@@ -77,7 +74,7 @@ class NodeWorkers:
                 self._watch(supervisor, peers)
                 any_progress = self._wait_for_others(supervisor, peers)
             except BoardLost as lost:
-                self._elsewhere = peers.lost_board(lost)
+                peers.lost_board(lost)
                 any_progress = False
                 if not supervisor.ending:
                     supervisor.end_others()
@@ -89,31 +86,30 @@ class NodeWorkers:
 
     def _start(self, stack: ExitStack, peers: Peers, attempt: int) -> Supervisor:
         """Start the processes, which `stack` ends, with those that they have started."""
-        machine, node, ports, store_fd = peers.machine, self._node, None, None
-        if machine == 0:
-            ports = stack.enter_context(PortReservation(address_towards(node) or LOOPBACK))
-            reserved = ports.meeting
-            store_fd, where = reserved.store_fd, (reserved.store_port, reserved.master_port, reserved.address)
-            peers.publish("start", (attempt, *where))
+        started = store_fd = None
+        if peers.machine == 0:
+            mine, started = stack.enter_context(reserved_ports(address_towards(self._node) or LOOPBACK))
+            store_fd = mine.store_fd
+            peers.publish("start", (attempt, mine.store_port, mine.master_port, mine.address))
         while not peers.published("start"):
             self._source.pause(LOOK_S)
-            self._hear(peers.look(), peers)
-            if self._elsewhere is not None and self._elsewhere.machine == 0:
-                raise CannotRun("launch", [f"on machine 0, {peers.hosts[0]}: {self._elsewhere.words.strip()}"])
+            peers.look()
+            if peers.elsewhere is not None and peers.elsewhere.machine == 0:
+                raise CannotRun("launch", [f"on machine 0, {peers.hosts[0]}: {peers.elsewhere.words.strip()}"])
         attempt, store_port, master_port, address = peers.published("start")[0]  # as the first machine counts
         rendezvous = RendezvousInfo(
             store_port,
             store_fd,
             master_port,
             address,
-            interface="" if address == LOOPBACK else interface_towards(node),
-            machine=machine,
+            interface="" if address == LOOPBACK else interface_towards(self._node),
+            machine=peers.machine,
             first=peers.first,
             world=peers.world,
         )
         supervisor = stack.enter_context(supervised(self._job, self._source, rendezvous, attempt=attempt))
         stack.callback(supervisor.kill)
-        supervisor.start(ports.handed_over if ports is not None else None)
+        supervisor.start(started)
         return supervisor
 
     def pause(self, seconds: float) -> JobResult | None:
@@ -147,18 +143,20 @@ class NodeWorkers:
 
     def _watch(self, supervisor: Supervisor, peers: Peers) -> None:
         """Wait until the processes of this machine have ended, and end them if another machine has failed."""
-        announced, over = 0, False
+        announced, over, well_s = 0, False, time.monotonic()
         while not over:
             over = supervisor.step(STEP_S)
             for ended in supervisor.failures[announced:]:
                 announced += 1
-                if self._elsewhere is None or ended.status == STOPPED:
+                if peers.elsewhere is None or ended.status == STOPPED:
                     _announce(peers, ended, supervisor.outside)
-            self._hear(peers.look(), peers)
-            failure = self._elsewhere
-            if failure is not None and not (over or supervisor.failures or supervisor.ending):
+            peers.look()
+            failure = peers.elsewhere
+            if failure is None:
+                well_s = time.monotonic()
+            elif not (over or supervisor.failures or supervisor.ending):
                 # one that has lost a peer may have lost one of this machine, which is still to say why
-                if failure.order == LOST_PEER and time.monotonic() - self._elsewhere_s < PEER_S:
+                if failure.order == LOST_PEER and time.monotonic() - well_s < PEER_S:
                     continue
                 grace_s = self._grace_s if failure.outside else FAILURE_GRACE_S
                 supervisor.end_others(save=failure.code == STOPPED, grace_s=grace_s)
@@ -181,17 +179,12 @@ class NodeWorkers:
                     raise Interrupted(interrupted.number, f"machine {', '.join(others)} to end") from None
                 say_ended()
                 until = 0.0
-            self._hear(peers.look(), peers)
+            peers.look()
             if peers.failures:
                 until = min(until, time.monotonic() + self._grace_s + ENDING_S)
         with suppress(BoardLost):  # all have ended: the first machine may have left
             peers.look()
         return any(peers.published("ended"))
-
-    def _hear(self, failures: Sequence[NodeFailure], peers: Peers) -> None:
-        for failure in failures:
-            if failure.machine != peers.machine and self._elsewhere is None:
-                self._elsewhere, self._elsewhere_s = failure, time.monotonic()
 
     def _judge(self, result: JobResult, peers: Peers) -> JobResult:
         """Replace the root cause of a result by that of another machine, if it lies there."""

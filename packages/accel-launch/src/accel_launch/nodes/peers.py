@@ -104,6 +104,11 @@ class Peers:
         return new
 
     @property
+    def elsewhere(self) -> NodeFailure | None:
+        """The first failure of another machine, if any is known."""
+        return next((failure for failure in self.failures if failure.machine != self.machine), None)
+
+    @property
     def any_lost(self) -> bool:
         """True if a machine is gone."""
         return any(failure.lost for failure in self.failures)
