@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 SYSTEM = Path("/")
+#: a range of cores in a list as Linux writes them, such as 0-3,8
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _UUID = re.compile(r"^GPU UUID:\s*(\S+)", re.MULTILINE)
 
 
@@ -21,14 +23,12 @@ def shares_of_cores(count: int, nodes: Sequence[int | None], cores: Mapping[int,
         nodes: NUMA node next to the GPU of each process. If one of them is None, all processes share all cores.
         cores: Cores of each node.
     """
-    known = list(nodes[:count])
-    by_node = dict[int | None, Collection[int]](cores.items())
-    by_node[None] = {core for of_node in cores.values() for core in of_node}
-    if len(known) < count or None in known or not all(map(by_node.get, known)):
-        known = [None] * count
+    groups = [cores[node] for node in nodes[:count] if node is not None and node in cores]
+    if len(groups) < count:
+        groups = [[core for of_node in cores.values() for core in of_node]] * count
     shares = []
-    for rank, node in enumerate(known):
-        shared, at, of = sorted(by_node[node]), known[:rank].count(node), known.count(node)
+    for rank, group in enumerate(groups):
+        shared, at, of = sorted(group), groups[:rank].count(group), groups.count(group)
         share = shared[len(shared) * at // of : len(shared) * (at + 1) // of]
         shares.append(share or shared)  # more processes than cores
     return shares
@@ -44,43 +44,31 @@ def cores_of_processes(count: int, gpus: Sequence[str], system: Path = SYSTEM) -
     """
     if sys.platform != "linux":
         return [[] for _ in range(count)]
-    allowed = os.sched_getaffinity(0)
-    cores = {node: [core for core in some if core in allowed] for node, some in _cores_of_nodes(system).items()}
-    cores = {node: some for node, some in cores.items() if some} or {0: sorted(allowed)}
-    return shares_of_cores(count, _nodes_of_gpus(gpus, system), cores)
-
-
-def _cores_of_nodes(system: Path) -> dict[int, list[int]]:
-    cores = {}
+    allowed, cores = os.sched_getaffinity(0), {}
     for folder in (system / "sys/devices/system/node").glob("node[0-9]*"):
         with suppress(OSError, ValueError):
-            cores[int(folder.name.removeprefix("node"))] = _numbers((folder / "cpulist").read_text())
-    return cores
+            listed = _RANGE.findall((folder / "cpulist").read_text())
+            of_node = {core for first, last in listed for core in range(int(first), int(last or first) + 1)}
+            cores[int(folder.name.removeprefix("node"))] = sorted(allowed & of_node)
+    cores = {node: some for node, some in cores.items() if some} or {0: sorted(allowed)}
+    return shares_of_cores(count, _nodes_of_gpus(gpus[:count], system), cores)
 
 
-def _nodes_of_gpus(gpus: Sequence[str], system: Path) -> list[int | None]:
-    """Return the NUMA node of each GPU, by its number in the order of the bus or the begin of its UUID, or None."""
+def _nodes_of_gpus(gpus: Sequence[str], system: Path) -> list[int]:
+    """Return the NUMA node of each GPU, by its number in the order of the bus or the begin of its UUID.
+
+    The list is empty if the system does not tell all.
+    """
     names: dict[str, str] = {}
     for number, folder in enumerate(sorted((system / "proc/driver/nvidia/gpus").glob("*:*"))):
         names[str(number)] = folder.name
         with suppress(OSError):
             names |= dict.fromkeys(_UUID.findall((folder / "information").read_text()), folder.name)
-    nodes: list[int | None] = []
-    for gpu in gpus:
-        node = None
-        uuids = (name for name in names if gpu.startswith("GPU-") and name.startswith(gpu))
-        with suppress(OSError, ValueError, KeyError):
-            place = names[gpu if gpu in names else next(uuids, "")]
-            number = int((system / "sys/bus/pci/devices" / place.lower() / "numa_node").read_text())
-            node = number if number >= 0 else None
-        nodes.append(node)
+    nodes = []
+    try:
+        for gpu in gpus:
+            found = [name for name in names if name == gpu or (gpu.startswith("GPU-") and name.startswith(gpu))]
+            nodes.append(int((system / "sys/bus/pci/devices" / names[found[0]].lower() / "numa_node").read_text()))
+    except (OSError, ValueError, IndexError):
+        return []
     return nodes
-
-
-def _numbers(text: str) -> list[int]:
-    """Return the numbers of a list as Linux writes them, such as 0-3,8."""
-    numbers: list[int] = []
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
-    return numbers

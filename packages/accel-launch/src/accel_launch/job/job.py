@@ -53,8 +53,7 @@ class Job:
     @property
     def alone(self) -> bool:
         """True for a single process, which needs no supervision."""
-        plain = self.logs is None and self.settings.tee == "3"
-        return self.count == 1 and self.node is None and plain and not self.settings.max_restarts
+        return self.count == 1 and self.node is None and self.logs is None and not self.settings.max_restarts
 
     @property
     def place(self) -> tuple[str, str] | None:
@@ -82,11 +81,9 @@ class Job:
 
         if self.place is not None:
             return [[] for _ in range(self.count)]
-        chosen = self.settings.gpu_ids
-        if chosen in (None, "all"):
-            chosen = self.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(self.count)))
-        names = [name.strip() for name in str(chosen).split(",")]
-        return cores_of_processes(self.count, names if self.host.accelerators and not self.settings.cpu else [])
+        chosen = self.settings.gpu_ids or "all"
+        gpus = visible_devices(self.environ) if chosen == "all" else chosen.split(",")
+        return cores_of_processes(self.count, [] if self.settings.cpu else gpus)
 
 
 def this_host(environ: Mapping[str, str]) -> HostInfo:
