@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -10,7 +10,7 @@ from typing import Any, final
 import click
 from click.core import ParameterSource
 
-from accel_launch.cli.option_types import PAIRS, SWITCH, Value, as_text
+from accel_launch.cli.option_types import PAIRS, SWITCH, as_text
 
 
 @dataclass(slots=True)
@@ -40,22 +40,32 @@ class LaunchOption(click.Option):
     A switch that a file can set has a flag that unsets it.
 
     Args:
-        flags: A short flag, if there is one, and the long flag.
+        flag: The long flag.
         type: Type of the value.
         about: Words for the help, with the default at their end.
+        short: A short flag, if there is one.
         key: Key in a file. Default: the name. With None no file and no variable can set the option.
         more: Arguments of `click.Option`, and `variable` for another name of the variable.
     """
 
-    def __init__(self, *flags: str, type: click.ParamType, about: str, key: str | None = "", **more: Any) -> None:  # type: ignore[type-arg] # as in OptionType
-        name = flags[-1].removeprefix("--")
+    def __init__(  # as in OptionType
+        self,
+        flag: str,
+        *,
+        type: click.ParamType,  # type: ignore[type-arg]
+        about: str,
+        short: Sequence[str] = (),
+        key: str | None = "",
+        **more: Any,
+    ) -> None:
+        name = flag.removeprefix("--")
         self.key, self.about = name if key == "" else key, about
         self.off = f"--no_{name}" if type is SWITCH and self.key else ""
         variable = more.pop("variable", f"ACCEL_{self.key.upper()}" if self.key else None)
         places = [f"file: {self.key}"] if self.key else []
         places += [f"variable: {variable}"] if variable else []
         super().__init__(
-            [name, *flags[:-1], f"{flags[-1]}/{self.off}" if self.off else flags[-1]],
+            [name, *short, f"{flag}/{self.off}" if self.off else flag],
             type=type,
             is_flag=type is SWITCH,
             multiple=type is PAIRS,
@@ -120,16 +130,3 @@ class LaunchOption(click.Option):
             sources.problems.append(f"{place}: {'expected true or false' if self.is_flag else error.message}")
             ctx.params[str(self.name)] = None
             return None, args
-
-
-def read_values(options: Collection[LaunchOption], values: Mapping[str, object]) -> tuple[dict[str, Value], list[str]]:
-    """Return values that Python code gives to options by name, and the problems of wrong values."""
-    read: dict[str, Value] = {}
-    problems = []
-    for option in options:
-        if values.get(str(option.name)) is not None:
-            try:
-                read[str(option.name)] = option.read(values[str(option.name)])
-            except click.BadParameter as error:
-                problems.append(f"{option.name}={values[str(option.name)]!r}: {error.message}")
-    return read, problems

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -30,10 +30,6 @@ def _setting(type: click.ParamType, about: str, *, default: object = None, **mor
     return field(default=preset, metadata={"type": type, "about": about, **more})
 
 
-def _option(name: str, short: str = "", **declared: Any) -> LaunchOption:
-    return LaunchOption(*filter(None, [short]), f"--{name}", **declared)
-
-
 def _read_config_file(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
     """Read the config file before other options, as its values become defaults."""
     from accel_launch.config.config_file import read_defaults
@@ -41,11 +37,6 @@ def _read_config_file(ctx: click.Context, option: click.Parameter, value: str | 
     if not ctx.resilient_parsing:
         ctx.default_map = read_defaults(value, ctx.obj)
     return value
-
-
-def _all_pairs(ctx: click.Context, option: click.Parameter, values: Collection[Mapping[str, str]]) -> object:
-    """Return the pairs of a repeated option. The last pair of a name counts."""
-    return {name: value for pairs in values or () for name, value in pairs.items()} or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +47,7 @@ class LaunchSettings:
         COUNT,
         "How many processes to start, on all machines together. Default: one for each accelerator; one on each"
         " machine without accelerators.",
-        short="-n",
+        short=["-n"],
     )
     cpu: bool = _setting(SWITCH, "Compute on the CPU, even if there are accelerators.", key="use_cpu")
     gpu_ids: str | None = _setting(
@@ -137,7 +128,7 @@ class LaunchSettings:
         click.Choice(("0", "1", "2", "3")),
         "The output to show if --log_dir keeps it: 0 nothing, 1 the standard output, 2 errors, 3 both. Default: 3.",
         default="3",
-        short="-t",
+        short=["-t"],
     )
     grace_period: int | None = _setting(
         COUNT,
@@ -170,7 +161,7 @@ class LaunchSettings:
     submit_options: Mapping[str, str] | None = _setting(
         PAIRS,
         "Options of the scheduler, such as partition=gpu,time=02:00:00; see docs/guides/launching.md.",
-        callback=_all_pairs,
+        callback=with_parts,
     )
     submit_file: str | None = _setting(
         FILE, "Where to write the job. Default: accel.sbatch, accel-sagemaker.json or accel-job.yaml.", key=None
@@ -178,7 +169,7 @@ class LaunchSettings:
     as_accelerate: bool = _setting(
         SWITCH, "Answer `import accelerate` of the script and of its libraries by accel; needs package accel-compat."
     )
-    module: bool = _setting(SWITCH, "SCRIPT is the name of a module, as in python -m.", short="-m", key=None)
+    module: bool = _setting(SWITCH, "SCRIPT is the name of a module, as in python -m.", short=["-m"], key=None)
     no_python: bool = _setting(SWITCH, "SCRIPT is a program, not a Python file.", key=None)
     origins: Mapping[str, ParameterSource] = field(default_factory=dict)
 
@@ -200,7 +191,9 @@ class LaunchSettings:
 
 
 BY_NAME: dict[str, LaunchOption] = {
-    setting.name: _option(setting.name, **setting.metadata) for setting in fields(LaunchSettings) if setting.metadata
+    setting.name: LaunchOption(f"--{setting.name}", **setting.metadata)
+    for setting in fields(LaunchSettings)
+    if setting.metadata
 }
 OPTIONS = tuple(BY_NAME.values())
 BY_KEY: dict[str, LaunchOption] = {option.key: option for option in OPTIONS if option.key}
