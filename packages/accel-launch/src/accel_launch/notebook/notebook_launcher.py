@@ -1,21 +1,18 @@
 """Run a function of a notebook or a script on several processes, each a fresh interpreter."""
 
-import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import click
 from accel_comm.errors import AccelError
-from accel_state.environ import process_environ
+from accel_state.environ import changed, process_environ
 from accel_state.errors import CannotRun
 
-from accel_launch.cli.launch_option import read_values
-from accel_launch.cli.option_types import Value
-from accel_launch.cli.options import OPTIONS, LaunchSettings
+from accel_launch.cli.options import BY_NAME, LaunchSettings
 from accel_launch.cli.suggest import did_you_mean
 from accel_launch.job.job import Job, this_host
 from accel_launch.job.job_runner import run_job
@@ -66,8 +63,8 @@ def notebook_launcher(
         CannotRun: A keyword is wrong, or an Accelerator exists already. Nothing was started.
         WorkerFailed: A process has failed. The message has the traceback of the first.
     """
-    flags, problems = read_values(OPTIONS, {"num_processes": num_processes, "mixed_precision": mixed_precision})
-    return _launch("notebook_launcher", function, args, flags, _unsupported(reference) + problems)
+    values = {"num_processes": num_processes, "mixed_precision": mixed_precision}
+    return _launch("notebook_launcher", function, args, values, _unsupported(reference))
 
 
 def debug_launcher(
@@ -84,8 +81,7 @@ def debug_launcher(
         CannotRun: An argument is wrong, or an Accelerator exists already. Nothing was started.
         WorkerFailed: A process has failed. The message has the traceback of the first.
     """
-    flags, problems = read_values(OPTIONS, {"cpu": True, "num_processes": num_processes})
-    return _launch("debug_launcher", function, args, flags, problems)
+    return _launch("debug_launcher", function, args, {"cpu": True, "num_processes": num_processes}, [])
 
 
 def _unsupported(reference: Mapping[str, object]) -> list[str]:
@@ -106,9 +102,16 @@ def _launch(
     caller: str,
     function: Callable[..., Any],
     args: tuple[Any, ...] | list[Any],
-    flags: Mapping[str, Value],
+    values: Mapping[str, object],
     problems: list[str],
 ) -> list[Any]:
+    flags = {}
+    for name, value in values.items():
+        if value is not None:
+            try:
+                flags[name] = BY_NAME[name].read(value)
+            except click.BadParameter as error:
+                problems.append(f"{name}={value!r}: {error.message}")
     if not callable(function):
         problems.append(f"expected a function, found {function!r}; name it without calling it: {caller}(train, args)")
     problems += _wrong_args(args)
@@ -119,7 +122,8 @@ def _launch(
     host = this_host(environ)
     count = count_processes(settings, environ, host)
     if count == 1:
-        with _environment(plan_one(settings, (), environ).environ):
+        wanted = plan_one(settings, (), environ).environ
+        with changed({name: wanted.get(name) for name in {*wanted, *environ} if wanted.get(name) != environ.get(name)}):
             return [function(*args)]
     from accel_state import is_initialized
 
@@ -163,25 +167,6 @@ def _wrong_args(args: object) -> list[str]:
         f"{named}: expected a tuple or a list of the function's arguments, found a {kind}; for one argument"
         f" write ({written},)"
     ]
-
-
-@contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Switch this process to an environment, and undo the changes at the end."""
-    before = dict(os.environ)
-    names = {name for name in {*wanted, *before} if wanted.get(name) != before.get(name)}
-    _take_over(names, wanted)
-    try:
-        yield
-    finally:
-        _take_over(names, before)
-
-
-def _take_over(names: Iterable[str], source: Mapping[str, str]) -> None:
-    for name in names:
-        os.environ.pop(name, None)
-        if name in source:
-            os.environ[name] = source[name]
 
 
 def _result(path: Path) -> Any:
