@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,36 +81,31 @@ def read_content(path: Path) -> Mapping[object, object]:
     Raises:
         CannotRun: The file cannot be read, every user may write it, or it is not a list of names and values.
     """
-    content = _parse(path)
-    if content is not None and not isinstance(content, dict):
-        expected = f"expected lines of the form name: value, found a {type(content).__name__}"
-        raise CannotRun(f"config file {path}", [expected])
-    return content or {}
+    import yaml
 
-
-def _parse(path: Path) -> object:
-    what, kind = f"config file {path}", "JSON" if path.suffix == ".json" else "YAML"
+    kind, content = "JSON" if path.suffix == ".json" else "YAML", None
     try:
         with path.open(encoding="utf-8") as file:
             # Of the open file: another one could take its name between a look and the reading.
             problem = problem_of_open_file(file.fileno(), path)
-            if problem is not None:
-                raise CannotRun(what, [problem])
-            text = file.read()
-    except FileNotFoundError:
-        raise CannotRun(what, [f"there is no such file (looked from {Path.cwd()})"]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise CannotRun(what, [f"it cannot be read: {error}"]) from None
-    import yaml
-
-    try:
+            text = file.read() if problem is None else ""
         if kind == "YAML":
-            return yaml.load(text, _text_loader())  # a SafeLoader
-        return json.loads(text, object_pairs_hook=_once) if text.strip() else None
+            content = yaml.load(text, _text_loader())  # a SafeLoader
+        elif text.strip():
+            content = json.loads(text, object_pairs_hook=_once)
+        if content is not None and not isinstance(content, dict):
+            problem = f"expected lines of the form name: value, found a {type(content).__name__}"
+    except FileNotFoundError:
+        problem = f"there is no such file (looked from {Path.cwd()})"
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"it cannot be read: {error}"
     except RecursionError:
-        raise CannotRun(what, ["not read: too many brackets within each other"]) from None
+        problem = "not read: too many brackets within each other"
     except (yaml.YAMLError, ValueError) as error:
-        raise CannotRun(what, [f"not {kind}: {' '.join(str(error).split())}"]) from None
+        problem = f"not {kind}: {' '.join(str(error).split())}"
+    if problem is not None:
+        raise CannotRun(f"config file {path}", [problem])
+    return content or {}
 
 
 @cache
@@ -155,8 +150,7 @@ def translate(content: Mapping[object, object]) -> tuple[dict[str, str], list[st
             if value not in (None, {}) and not (key == "num_processes" and as_text(value) == "-1"):
                 values[str(BY_KEY[str(key)].name)] = as_text(value)
         elif key in ACCELERATE_KEYS:
-            why = unsupported(str(key), value)
-            if why is not None:
+            if (why := unsupported(str(key), value)) is not None:
                 problems.append(f"{key}: {value!r} is not supported: {why}; remove the line")
         elif key in SAGEMAKER_KEYS:
             if place != SAGEMAKER and value is not None:
@@ -166,7 +160,13 @@ def translate(content: Mapping[object, object]) -> tuple[dict[str, str], list[st
         elif key not in KNOWN:
             meant = did_you_mean(str(key), [*BY_KEY, *KNOWN])
             problems.append(f"unknown key {str(key)!r}{f'{meant} If not,' if meant else ':'} remove the line")
-    problems += _legacy_fp16(content, values)
+    try:
+        asked = SWITCH.convert(as_text(content.get(LEGACY_FP16) or "no"), None, None)
+        if asked and values.setdefault("mixed_precision", "fp16") != "fp16":
+            contradiction = f"contradicts mixed_precision: {values['mixed_precision']}; remove one of the two"
+            problems.append(f"{LEGACY_FP16}: true {contradiction}")
+    except click.BadParameter:
+        problems.append(f"{LEGACY_FP16}: expected true or false, found {content[LEGACY_FP16]!r}")
     if content.get(LEGACY_DYNAMO) is not None and "dynamo_config" not in values:
         values["dynamo_config"] = f"backend={as_text(content[LEGACY_DYNAMO])}"
     if place == SAGEMAKER:
@@ -193,17 +193,7 @@ def _sagemaker(content: Mapping[object, object], values: dict[str, str]) -> Sequ
     return list(problems)
 
 
-def _legacy_fp16(content: Mapping[object, object], values: dict[str, str]) -> list[str]:
-    try:
-        asked = SWITCH.convert(as_text(content.get(LEGACY_FP16) or "no"), None, None)
-    except click.BadParameter:
-        return [f"{LEGACY_FP16}: expected true or false, found {content[LEGACY_FP16]!r}"]
-    if asked and values.setdefault("mixed_precision", "fp16") != "fp16":
-        return [f"{LEGACY_FP16}: true contradicts mixed_precision: {values['mixed_precision']}; remove one of the two"]
-    return []
-
-
-def _distributed_type(content: Mapping[object, object], values: dict[str, str]) -> list[str]:
+def _distributed_type(content: Mapping[object, object], values: dict[str, str]) -> Iterator[str]:
     kind = as_text(content.get(DISTRIBUTED_TYPE))
     if kind in _SWITCHES:
         values[_SWITCHES[kind]] = "true"
@@ -213,13 +203,12 @@ def _distributed_type(content: Mapping[object, object], values: dict[str, str]) 
             f"{name}: {values[name]}" for name in ("num_processes", "num_machines") if values.get(name, "1") != "1"
         ]
         if counts:
-            return [
+            yield (
                 f"{DISTRIBUTED_TYPE}: NO means one process, found {' and '.join(counts)};"
                 f" remove {DISTRIBUTED_TYPE}, or set it to MULTI_GPU or MULTI_CPU"
-            ]
+            )
     elif kind not in ("MULTI_GPU", "None"):
-        return [
+        yield (
             f"{DISTRIBUTED_TYPE}: {kind!r} is not supported: expected NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED;"
             " accel launch cannot do more yet"
-        ]
-    return []
+        )

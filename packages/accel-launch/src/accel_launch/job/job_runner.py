@@ -173,7 +173,7 @@ def _log_folder(job: Job, attempt: int) -> Path | None:
 
 def progressed(supervisor: Supervisor) -> bool:
     """Return True if the job of these processes has left a checkpoint."""
-    return supervisor.folder is not None and (supervisor.folder / PROGRESS).exists()
+    return (supervisor.folder / PROGRESS).exists()
 
 
 def with_notes(result: JobResult, job: Job, supervisor: Supervisor, world: int) -> JobResult:
@@ -194,7 +194,7 @@ def with_notes(result: JobResult, job: Job, supervisor: Supervisor, world: int) 
         if not (rank.isdecimal() and size.isdecimal()):
             return result
         return replace(result, size=int(size), first=replace(result.first, rank=int(rank)), failed=())
-    if result.well or supervisor.folder is None:
+    if result.well:
         return result
     from accel_comm.flight_recorder import read
 

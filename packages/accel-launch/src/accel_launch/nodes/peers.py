@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -65,7 +65,7 @@ class Peers:
         self.first, self.world = sum(counts[:machine]), sum(counts)
         #: all that have failed, this machine among them, in an order that is the same on all
         self.failures: list[NodeFailure] = []
-        self._read = 0
+        #: those whose loss this machine, as the first, has announced
         self._missed: set[int] = set()
 
     def publish(self, key: str, content: object) -> None:
@@ -76,15 +76,17 @@ class Peers:
         """Return what machines have published below a key, as far as it is known here."""
         return self._board.known(self._key(key))
 
-    def announce(self, words: str, code: int, **more: Any) -> None:
-        """Send all machines a failure of this machine.
+    def announce(self, words: str, code: int, *, machine: int | None = None, **more: Any) -> None:
+        """Send all machines a failure.
 
         Args:
             words: What happened.
             code: Exit code.
+            machine: Rank of the machine. Default: this machine.
             more: Other fields of `NodeFailure`.
         """
-        self._announce(NodeFailure(self.machine, self.hosts[self.machine], words, code, **more))
+        rank = self.machine if machine is None else machine
+        self.publish("failures", asdict(NodeFailure(rank, self.hosts[rank], words, code, **more)))
 
     def look(self) -> list[NodeFailure]:
         """Return the failures since the last look.
@@ -94,10 +96,11 @@ class Peers:
         """
         lost = self._board.lost  # before what it has left behind
         gone = dict(self._board.gone) if self.machine == 0 else {}
-        lines = self.published("failures")[self._read :]
-        self._announce_gone(gone)
-        self._read += len(lines)
-        new = [NodeFailure(**line) for line in lines]
+        new = [NodeFailure(**line) for line in self.published("failures")[len(self.failures) :]]
+        for machine, name in enumerate(self._names):
+            if name in gone and machine not in self._missed:
+                self._missed.add(machine)
+                self.announce(f"  the machine is gone: {gone[name]}", 1, machine=machine, lost=True)
         self.failures += new
         if lost is not None and not new:
             raise lost
@@ -119,16 +122,6 @@ class Peers:
         failure = NodeFailure(machine, self.hosts[machine], f"  the machine is gone: {lost}", 1, order=order, lost=True)
         self.failures.append(failure)
         return failure
-
-    def _announce_gone(self, gone: Mapping[str, str]) -> None:
-        """Send all the machines that are gone, as the first machine, once each."""
-        for machine, (host, name) in enumerate(zip(self.hosts, self._names, strict=True)):
-            if name in gone and machine not in self._missed:
-                self._missed.add(machine)
-                self._announce(NodeFailure(machine, host, f"  the machine is gone: {gone[name]}", 1, lost=True))
-
-    def _announce(self, failure: NodeFailure) -> None:
-        self.publish("failures", asdict(failure))
 
     def _key(self, name: str) -> str:
         return f"{self._round} {name}"

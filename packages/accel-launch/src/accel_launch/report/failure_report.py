@@ -8,14 +8,13 @@ from accel_state.failure_file import printable
 
 from accel_launch.report.job_result import FailureCause, JobResult, ProcessExit
 
-HINTS = {
-    int(signal.SIGKILL): "often out of memory: the system, or a container's limit, kills a process that takes too much",
-    int(signal.SIGSEGV): "it crashed in native code",
-    int(signal.SIGABRT): "native code gave up; its message is above",
-    int(signal.SIGBUS): "often a full /dev/shm: use fewer data loading workers, or give the container more shared"
-    " memory",
-    int(signal.SIGILL): "native code was built for another kind of processor",
-    int(signal.SIGTERM): "something outside the job asked this process to end",
+HINTS: dict[int, str] = {
+    signal.SIGKILL: "often out of memory: the system, or a container's limit, kills a process that takes too much",
+    signal.SIGSEGV: "it crashed in native code",
+    signal.SIGABRT: "native code gave up; its message is above",
+    signal.SIGBUS: "often a full /dev/shm: use fewer data loading workers, or give the container more shared memory",
+    signal.SIGILL: "native code was built for another kind of processor",
+    signal.SIGTERM: "something outside the job asked this process to end",
 }
 HANDLER = "run it with PYTHONFAULTHANDLER=1 to see the Python line"
 LONGEST_COMMAND, LONGEST_LINE = 200, 500

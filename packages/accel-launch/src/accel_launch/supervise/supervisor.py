@@ -47,7 +47,7 @@ class Supervisor:
     Args:
         specs: Processes to start.
         source: Source of signals.
-        folder: Folder of the job, in which processes tell why they fail.
+        folder: Folder of the job, in which processes tell why they fail. Default: none, and nothing is read.
         grace_s: Seconds that processes have after a signal from outside. Default: those of `GRACE_S`.
         output: Keeper of the output; None lets processes inherit that of the launcher.
         bound: Let processes die with this process.
@@ -59,7 +59,7 @@ class Supervisor:
         specs: Sequence[ProcessSpec],
         source: SignalSource,
         *,
-        folder: Path | None = None,
+        folder: Path = Path(os.devnull),
         grace_s: float | None = None,
         output: Output | None = None,
         bound: bool = False,
@@ -87,16 +87,12 @@ class Supervisor:
             on_start: Called with each rank once it has started.
 
         Raises:
-            CannotRun: A process cannot be started. The others are ended then.
+            CannotRun: A process cannot be started. The caller ends the others.
         """
-        try:
-            for spec in self.specs:
-                self._workers.append(Worker(spec, self._start(spec)))
-                if on_start is not None:
-                    on_start(spec.rank)
-        except BaseException:
-            self.kill()
-            raise
+        for spec in self.specs:
+            self._workers.append(Worker(spec, self._start(spec)))
+            if on_start is not None:
+                on_start(spec.rank)
         if self.output is not None:
             self.output.started()
 
@@ -110,8 +106,8 @@ class Supervisor:
             CannotRun: A process cannot be started.
         """
         with self.source:
-            self.start(on_start)
             try:
+                self.start(on_start)
                 while not self.step(LONGEST_WAIT_S):
                     pass
             except KeyboardInterrupt:
@@ -149,7 +145,7 @@ class Supervisor:
     @property
     def well(self) -> bool:
         """True if all processes have ended with exit code 0."""
-        return len(self.exits) == len(self.specs) and all(ended.status == 0 for ended in self.exits)
+        return len(self.exits) == len(self.specs) and not any(ended.status for ended in self.exits)
 
     @property
     def ending(self) -> bool:
@@ -254,10 +250,8 @@ class Supervisor:
         """Return how a process has ended, and why."""
         worker.noted = True
         status, pid, rank = worker.process.returncode, worker.process.pid, worker.spec.rank
-        cause = None
-        if status and self.folder is not None:
-            read = read_failure if status > 0 or status == -Signals.SIGINT else read_fault
-            cause = read(self.folder, rank, pid)
+        read = read_failure if status > 0 or status == -Signals.SIGINT else read_fault
+        cause = read(self.folder, rank, pid) if status else None
         return ProcessExit(rank, pid, status, worker.spec.command, worker.peak_bytes, cause)
 
     def _may_blame_another(self) -> bool:
@@ -265,11 +259,9 @@ class Supervisor:
         if any(failure.order != LOST_PEER for failure in self.failures):
             return False
         since_s = time.monotonic() - self._failed_s
-        return since_s < PEER_S or (since_s < SAID_S and any(map(self._is_about_to_fail, self._workers)))
-
-    def _is_about_to_fail(self, worker: Worker) -> bool:
-        """Return True if a process has left an exception, and is about to end by it."""
-        return worker.status() is None and worker.has_said(self.folder)
+        # one that has left an exception is about to end by it
+        soon = (worker.status() is None and worker.has_said(self.folder) for worker in self._workers)
+        return since_s < PEER_S or (since_s < SAID_S and any(soon))
 
     def _receive(self, event: SignalEvent) -> None:
         now_s = time.monotonic()

@@ -49,9 +49,7 @@ class Worker:
             if number == Signals.SIGTERM:
                 self.process.send_signal(Signals.SIGCONT)  # one that is stopped hears of nothing
 
-    def has_said(self, folder: Path | None) -> bool:
+    def has_said(self, folder: Path) -> bool:
         """Return True if it has left an exception of its own in the folder of the job, and not the loss of a peer."""
-        if folder is None:
-            return False
         cause = read_failure(folder, self.spec.rank, self.process.pid)
         return cause is not None and not cause.lost_peer and not cause.beside

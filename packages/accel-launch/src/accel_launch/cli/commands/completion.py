@@ -1,7 +1,7 @@
 """Run `accel completion`, which prints the script that has a shell complete words."""
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import shell_complete
 
 SHELLS = ("bash", "zsh", "fish")
 HELP = """Prints a script that has a shell complete the commands of accel, their options, values of options, and files.
@@ -19,8 +19,4 @@ def COMMAND(shell: str) -> int:
     """Print the script of a shell, and return 0."""
     from accel_launch.cli.program import ACCEL, COMPLETE, PROGRAM
 
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.UsageError(f"click has no completion for {shell}")
-    print(kind(ACCEL, {}, PROGRAM, COMPLETE).source())
-    return 0
+    return shell_complete(ACCEL, {}, PROGRAM, COMPLETE, f"{shell}_source")
