@@ -9,7 +9,7 @@ import pytest
 from accel_launch.nodes import message_loop
 from accel_launch.nodes.board import Board
 from accel_launch.nodes.board_server import BoardServer
-from accel_launch.nodes.message_line import MessageLine
+from accel_launch.nodes.message_loop import MessageLine, MessageLoop
 from accel_launch.nodes.silence import BEAT_S, SILENCE_S, SILENT, Silence
 from suite.soak import in_soak
 
@@ -26,20 +26,21 @@ class Launchers:
 
     def meet(self) -> None:
         """Opens the board for all."""
-        listening = socket.create_server(("127.0.0.1", 0))
-        address = listening.getsockname()
-        self.server = BoardServer(listening, "launcher 0")
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        address = self.listening.getsockname()
+        self.server = BoardServer(self.listening, "launcher 0")
         self.boards = [Board(socket.create_connection(address), f"launcher {number}") for number in range(3)]
         self.run(2)
         assert all(one.greeted for one in self.boards)
 
     def end(self) -> None:
         """Closes all connections."""
-        self.server._listening.close()
-        for loop in (self.server._loop, *(one._loop for one in self.boards)):
+        for loop in (*(one._loop for one in self.boards), self.server._loop):
             for line in loop.lines.copy():
                 loop.drop(line)
-            loop._selector.close()
+            self._reads(loop)
+            loop.events.close()
+        self.listening.close()
 
     def monotonic(self) -> float:
         """The time of all clocks."""
@@ -58,11 +59,23 @@ class Launchers:
 
     def _server_looks(self) -> None:
         if 0 not in self.asleep:
-            self.server._loop.turn(0)
+            self._turns(self.server._loop)
 
     def _looks(self, number: int) -> None:
         if number not in self.asleep and self.boards[number].lost is None:
-            self.boards[number]._loop.turn(0)
+            self._turns(self.boards[number]._loop)
+
+    def _turns(self, loop: MessageLoop) -> None:
+        """Lets a launcher read all that has come, and look."""
+        self._reads(loop)
+        if loop.look():
+            self._reads(loop)
+            loop.look()
+
+    def _reads(self, loop: MessageLoop) -> None:
+        for _ in range(4):
+            loop.events.call_soon(loop.events.stop)
+            loop.events.run_forever()
 
     def wake(self) -> None:
         """Lets all run again."""
@@ -142,7 +155,8 @@ def test_a_stop_of_the_past_is_not_the_cause_of_a_later_loss(launchers: Launcher
     launchers.wake()
     launchers.run(20)
     for line in launchers.server._loop.lines:
-        line.connection.close()
+        line.transport.abort()
+    launchers._reads(launchers.server._loop)
     launchers.asleep.add(0)
     launchers.run(1)
     assert [one.lost is not None and one.lost.own for one in launchers.boards[1:]] == [False, False]
@@ -152,13 +166,13 @@ def test_quiet_machines_cost_a_message_in_two_seconds_each_way(
     launchers: Launchers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[bytes] = []
-    put = MessageLine.put
+    received = MessageLine.data_received
 
-    def counted(line: MessageLine, message: bytes) -> None:
-        sent.append(message)
-        put(line, message)
+    def counted(line: MessageLine, data: bytes) -> None:
+        sent.extend(data.splitlines())
+        received(line, data)
 
-    monkeypatch.setattr(MessageLine, "put", counted)
+    monkeypatch.setattr(MessageLine, "data_received", counted)
     launchers.run(60)
     assert len(sent) <= 2 * 3 * 30
 
