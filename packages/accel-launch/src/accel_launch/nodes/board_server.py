@@ -43,8 +43,9 @@ class BoardServer:
             "bye": self._loop.drop,
         }
         events, greets = self._loop.events, {"hello": self._greet}
-        serves = events.create_server(lambda: MessageLine(self._loop, greets), sock=listening, backlog=socket.SOMAXCONN)
-        events.run_until_complete(serves)
+        events.run_until_complete(
+            events.create_server(lambda: MessageLine(self._loop, greets), sock=listening, backlog=socket.SOMAXCONN)
+        )
         threading.Thread(target=self._loop.run, daemon=True).start()
 
     def leave(self, names: Collection[str], timeout_s: float) -> None:

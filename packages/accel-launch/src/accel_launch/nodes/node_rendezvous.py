@@ -6,7 +6,6 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Sequence
 from typing import Any, final
 
 from accel_state.errors import CannotRun
@@ -131,7 +130,9 @@ class NodeRendezvous:
             newest = max(board.known("round"), default=0)
             if newest > number:
                 number = newest
-                board.tell("note", f"{number} place", [self._places(), self._mine])
+                any_rank = self._node.rank is None and not self._serves
+                places = list(range(1, self._node.count)) if any_rank else [self._node.rank or 0]
+                board.tell("note", f"{number} place", [places, self._mine])
             try:
                 self._source.pause(LOOK_S)
             except Interrupted as interrupted:
@@ -144,12 +145,6 @@ class NodeRendezvous:
         self._round, self._rank = number, peers.machine
         self._expected = {} if self._backend == C10D else self._machines
         return peers
-
-    def _places(self) -> Sequence[int]:
-        """Return the ranks that this machine may have."""
-        if self._node.rank is not None or self._serves:
-            return [self._node.rank or 0]
-        return list(range(1, self._node.count))
 
     def _admitted(self, board: Board, number: int) -> Peers | None:
         """Return the machines of a round that has begun with this machine. Raise CannotRun if it is refused."""

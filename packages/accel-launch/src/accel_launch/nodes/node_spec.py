@@ -56,27 +56,35 @@ def find_node(settings: LaunchSettings, environ: Mapping[str, str], host: HostIn
     told = step or NodeSpec(None, asked, "", USUAL_PORT)
     rank = settings.machine_rank if settings.machine_rank is not None else told.rank
     address, port = settings.main_process_ip or told.host, settings.main_process_port or told.port
-    problems = []
-    if told.count != asked:
-        problems.append(f"{asked} machines were asked for, but the SLURM step has {told.count} nodes: ask for as many")
-    elif step is not None and tasks != asked:
-        problems.append(
+    wrong = (
+        (
+            told.count != asked,
+            f"{asked} machines were asked for, but the SLURM step has {told.count} nodes: ask for as many",
+        ),
+        (
+            step is not None and tasks != asked == told.count,
             f"the SLURM step has {tasks} tasks on {asked} nodes, and accel launch starts the processes of a node by"
-            " itself: start one task for each node (srun --ntasks-per-node=1)"
-        )
-    if not address:
-        problems.append(
-            f"{asked} machines need --main_process_ip: the machine of rank 0, by a name or address that all can reach"
-        )
-    if rank is None and settings.rdzv_backend != C10D:
-        problems.append(f"{asked} machines need --machine_rank: 0 on the first, up to {asked - 1} on the last")
-    if rank is not None and rank >= asked:
-        problems.append(f"machine_rank {rank} was given, but {asked} machines have the ranks 0 to {asked - 1}")
-    if settings.num_processes is not None and settings.num_processes % asked:
-        problems.append(
+            " itself: start one task for each node (srun --ntasks-per-node=1)",
+        ),
+        (
+            not address,
+            f"{asked} machines need --main_process_ip: the machine of rank 0, by a name or address that all can reach",
+        ),
+        (
+            rank is None and settings.rdzv_backend != C10D,
+            f"{asked} machines need --machine_rank: 0 on the first, up to {asked - 1} on the last",
+        ),
+        (
+            (rank or 0) >= asked,
+            f"machine_rank {rank} was given, but {asked} machines have the ranks 0 to {asked - 1}",
+        ),
+        (
+            (settings.num_processes or 0) % asked,
             f"{settings.num_processes} processes cannot be shared evenly by {asked} machines: num_processes counts"
-            " those of all machines together"
-        )
+            " those of all machines together",
+        ),
+    )
+    problems = [words for holds, words in wrong if holds]
     if problems:
         raise CannotRun("launch", problems)
     return NodeSpec(rank, asked, address, port)

@@ -24,7 +24,7 @@ from accel_launch.nodes.board import BoardLost
 from accel_launch.nodes.node_spec import NodeSpec
 from accel_launch.nodes.open_board import LOOK_S
 from accel_launch.nodes.peers import OWN, NodeFailure, Peers
-from accel_launch.report.failure_report import cause_of, described
+from accel_launch.report.failure_report import described
 from accel_launch.report.job_result import LOST_PEER, JobResult, ProcessExit
 from accel_launch.supervise.signals import Interrupted, SignalSource
 from accel_launch.supervise.supervisor import FAILURE_GRACE_S, GRACE_S, PEER_S, Supervisor
@@ -136,8 +136,11 @@ class NodeWorkers:
         """Return the result of a launcher that a signal ended while it waited for other machines, which are told."""
         number, by = interrupted.number, f"by {interrupted.number.name} from outside, while"
         if self._peers is not None:
-            words = f"  the job was ended there {by} the launcher waited for {interrupted.awaited}"
-            self._peers.announce(words, 128 + number, outside=True)
+            self._peers.announce(
+                f"  the job was ended there {by} the launcher waited for {interrupted.awaited}",
+                128 + number,
+                outside=True,
+            )
         say(f"accel: the job was ended {by} this launcher waited for {interrupted.awaited}")
         return JobResult(self._job.count, elsewhere=NodeFailure(0, "", "", 128 + number, outside=True))
 
@@ -164,8 +167,9 @@ class NodeWorkers:
     def _wait_for_others(self, supervisor: Supervisor, peers: Peers) -> bool:
         """Wait until the processes of all have ended. Return True if any machine has left a checkpoint."""
         result = supervisor.result()
-        words = "  the job was ended there from outside"
-        say_ended = partial(peers.announce, words, result.code, order=ASKED, outside=True)
+        say_ended = partial(
+            peers.announce, "  the job was ended there from outside", result.code, order=ASKED, outside=True
+        )
         if result.by_somebody:
             say_ended()
         peers.publish("ended", progressed(supervisor))
@@ -206,9 +210,8 @@ class NodeWorkers:
 
 def _announce(peers: Peers, ended: ProcessExit, outside: Signals | None) -> None:
     """Send other machines the failure of a process."""
-    cause = cause_of(ended)
     words = "\n".join(described(ended, peers.world))
     if outside is not None:
         words = f"  the job was ended there by {outside.name} from outside"
-    traceback = cause.shown if cause is not None else ""
+    traceback = ended.cause.shown if ended.cause is not None else ""
     peers.announce(words, ended.code, traceback=traceback, order=ended.order, outside=outside is not None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import socket
 import time
-from typing import Any
 
 from accel_state.errors import CannotRun
 
@@ -96,8 +95,15 @@ def not_begun(node: NodeSpec, wait_s: float) -> CannotRun:
 def _listen(node: NodeSpec, known_until: float, source: SignalSource) -> socket.socket:
     """Return the socket of the first machine, to which the others come."""
     try:
-        family, address = _resolve(node, known_until, source)
-        if address[0].startswith("127.") and node.host != "localhost" and not node.host.startswith("127."):
+        while True:
+            try:
+                family, _, _, _, address = socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)[0]
+                break
+            except socket.gaierror:
+                if time.monotonic() >= known_until:
+                    raise
+                source.pause(RETRY_S)
+        if str(address[0]).startswith("127.") and node.host != "localhost" and not node.host.startswith("127."):
             raise OSError(f"this machine takes that name for {address[0]}, which no other can reach: give its address")
         return socket.create_server(address, family=family, backlog=socket.SOMAXCONN)
     except OSError as error:
@@ -111,17 +117,6 @@ def _listen(node: NodeSpec, known_until: float, source: SignalSource) -> socket.
                 f" {socket.gethostname()}, and main_process_port a free port of it{again}"
             ],
         ) from error
-
-
-def _resolve(node: NodeSpec, known_until: float, source: SignalSource) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
-    while True:
-        try:
-            family, _, _, _, address = socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)[0]
-            return family, address
-        except socket.gaierror:
-            if time.monotonic() >= known_until:
-                raise
-            source.pause(RETRY_S)
 
 
 def _no_answer(node: NodeSpec, wait_s: float, why: str) -> CannotRun:
