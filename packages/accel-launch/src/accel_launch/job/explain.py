@@ -29,7 +29,7 @@ def what_was_found(job: Job) -> Iterator[str]:
     told = place_told(job.environ)
     if node is None:
         if told is not None:
-            yield f"started by another launcher, which gave it {words_of(told, job.environ)}: one process, in its place"
+            yield f"started by another launcher, which gave it {words_of(told)}: one process, in its place"
         where = f", which meet on {LOOPBACK}" if job.count > 1 else ", in the place of accel launch"
         yield f"processes: {job.count}{where}"
         return

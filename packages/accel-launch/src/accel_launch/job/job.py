@@ -56,7 +56,7 @@ class Job:
         return self.count == 1 and self.node is None and self.logs is None and not self.settings.max_restarts
 
     @property
-    def place(self) -> tuple[str, str] | None:
+    def place(self) -> Mapping[str, str] | None:
         """The variables by which another launcher gave this process its rank, or None."""
         return place_told(self.environ) if self.node is None else None
 

@@ -190,7 +190,7 @@ def with_notes(result: JobResult, job: Job, supervisor: Supervisor, world: int) 
         told = place_told(job.environ)
         if told is None or result.first is None:
             return result
-        rank, size = (job.environ[name] for name in told)
+        rank, size = told.values()
         if not (rank.isdecimal() and size.isdecimal()):
             return result
         return replace(result, size=int(size), first=replace(result.first, rank=int(rank)), failed=())

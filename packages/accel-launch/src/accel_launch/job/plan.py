@@ -21,8 +21,14 @@ from accel_launch.cli.options import BY_NAME, LaunchSettings
 LOOPBACK = "127.0.0.1"
 #: settings that a script reads, and that are the same for all of its processes
 SHARED_SETTINGS = (
-    *("mixed_precision", "gradient_accumulation_steps", "use_fsdp", "fsdp_config", "use_deepspeed"),
-    *("deepspeed_config", "parallelism_config", "dynamo_config"),
+    "mixed_precision",
+    "gradient_accumulation_steps",
+    "use_fsdp",
+    "fsdp_config",
+    "use_deepspeed",
+    "deepspeed_config",
+    "parallelism_config",
+    "dynamo_config",
 )
 #: settings that a process finds in its environment
 PROCESS_SETTINGS = ("cpu", "as_accelerate", *SHARED_SETTINGS)
@@ -96,17 +102,17 @@ class ProcessSpec:
     cores: tuple[int, ...] = ()
 
 
-def place_told(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the variables of rank and world size that another launcher has set, or None."""
+def place_told(environ: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the variables of rank and world size that another launcher has set, in this order, or None."""
     for rank, size in _STARTED_BY:
         if rank in environ and size in environ and (rank != "SLURM_PROCID" or environ[size] != "1"):
-            return rank, size
+            return {rank: environ[rank], size: environ[size]}
     return None
 
 
-def words_of(place: tuple[str, str], environ: Mapping[str, str]) -> str:
+def words_of(place: Mapping[str, str]) -> str:
     """Return the values of such variables in words."""
-    return ", ".join(f"{name}={environ[name]}" for name in place)
+    return ", ".join(f"{name}={value}" for name, value in place.items())
 
 
 def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: HostInfo, *, machines: int = 1) -> int:
@@ -122,8 +128,8 @@ def count_processes(settings: LaunchSettings, environ: Mapping[str, str], host: 
         CannotRun: Another launcher has started this launcher, or there are not enough accelerators.
     """
     asked, place = settings.num_processes, place_told(environ)
-    if place is not None and (machines == 1 or place[0] != "SLURM_PROCID"):
-        started = f"another launcher has started this one already ({words_of(place, environ)})"
+    if place is not None and (machines == 1 or "SLURM_PROCID" not in place):
+        started = f"another launcher has started this one already ({words_of(place)})"
         if machines > 1:
             raise CannotRun("launch", [f"{machines} machines were asked for, but {started}"])
         if asked is not None and asked > 1 and settings.is_flag("num_processes"):

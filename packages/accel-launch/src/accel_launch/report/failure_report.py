@@ -6,7 +6,7 @@ import signal
 from accel_state.exit_codes import HUNG, STOPPED
 from accel_state.failure_file import printable
 
-from accel_launch.report.job_result import FailureCause, JobResult, ProcessExit
+from accel_launch.report.job_result import JobResult, ProcessExit
 
 HINTS: dict[int, str] = {
     signal.SIGKILL: "often out of memory: the system, or a container's limit, kills a process that takes too much",
@@ -53,7 +53,7 @@ def _last_words(result: JobResult) -> list[str]:
 
 def _first_failure(result: JobResult, first: ProcessExit) -> list[str]:
     """Return the last words on the root cause: its traceback, unless a single process has just shown it."""
-    cause = cause_of(first)
+    cause = first.cause
     own = result.size == 1 and result.shown and first.status > 0
     lines = [cause.shown, ""] if cause is not None and not own else []
     lines += described(first, result.size, shown=result.shown)
@@ -65,11 +65,6 @@ def _first_failure(result: JobResult, first: ProcessExit) -> list[str]:
     return lines + [f"  rank {rank} was in {exchange}" for rank, exchange in sorted(result.waiting.items())]
 
 
-def cause_of(ended: ProcessExit) -> FailureCause | None:
-    """Return the cause that a process has left, or None if a signal from outside killed it."""
-    return ended.cause if ended.status not in (-signal.SIGKILL, -signal.SIGTERM) else None
-
-
 def described(ended: ProcessExit, size: int, *, shown: bool = True) -> list[str]:
     """Return the failure of a process, its cause, and a hint.
 
@@ -79,7 +74,7 @@ def described(ended: ProcessExit, size: int, *, shown: bool = True) -> list[str]
         shown: True if its output is seen.
     """
     lines = [f"accel: rank {ended.rank} of {size} (pid {ended.pid}) {how_ended(ended.status)}"]
-    cause = cause_of(ended)
+    cause = ended.cause
     if cause is not None:
         what, *more = cause.what.splitlines() or [""]
         lines.append(f"  {cause.beside}{what[:LONGEST_LINE]}")
@@ -89,7 +84,7 @@ def described(ended: ProcessExit, size: int, *, shown: bool = True) -> list[str]
         lines += [f"  it was in {cause.exchange}"] if cause.exchange else []
     command = shlex.join(ended.command)
     cut = f"{command[:LONGEST_COMMAND]} ..." if len(command) > LONGEST_COMMAND else command
-    return [*lines, f"  {_hint(ended, cause, shown)}", f"  command: {cut}"]
+    return [*lines, f"  {_hint(ended, shown)}", f"  command: {cut}"]
 
 
 def how_ended(status: int) -> str:
@@ -114,7 +109,8 @@ def _ranks(words: str, ranks: tuple[int, ...]) -> list[str]:
     return [f"  {words}: rank {', '.join(map(str, ranks))}"] if ranks else []
 
 
-def _hint(ended: ProcessExit, cause: FailureCause | None, shown: bool) -> str:
+def _hint(ended: ProcessExit, shown: bool) -> str:
+    cause = ended.cause
     peak = f"it took up to {ended.peak_bytes / 2**30:.2f} GiB" if ended.peak_bytes else ""
     if ended.status == HUNG:
         return "processes waited for each other in vain; the report above says who, and where"

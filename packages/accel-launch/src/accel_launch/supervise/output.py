@@ -100,8 +100,11 @@ class Output:
         file = (self.folder / name).open("ab", buffering=0)
         source, write_end = os.pipe()
         self._write_ends.append(write_end)
-        arguments = (source, file, number if number in self.shown else None)
-        self._threads.append(threading.Thread(target=self._copy, args=arguments, daemon=True))
+        self._threads.append(
+            threading.Thread(
+                target=self._copy, args=(source, file, number if number in self.shown else None), daemon=True
+            )
+        )
         return write_end
 
     def _copy(self, source: int, file: IO[bytes], to: int | None) -> None:

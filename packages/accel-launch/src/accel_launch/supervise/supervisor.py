@@ -76,9 +76,9 @@ class Supervisor:
         self.outside: Signals | None = None
         self.asked = False
         self._failed_s = self._asked_s = 0.0
-        self._terminated: tuple[int, ...] | None = None
+        self._terminated: tuple[int, ...] = ()
         self._killed: tuple[int, ...] = ()
-        self._deadline_s: float | None = None
+        self._deadline_s = inf
 
     def start(self, on_start: Callable[[int], None] | None = None) -> None:
         """Start all processes.
@@ -129,12 +129,11 @@ class Supervisor:
             timeout_s = min(timeout_s, SHORT_WAIT_S)
         if len(self.exits) == len(self._workers):
             return True
-        if self._deadline_s is not None:
-            timeout_s = min(timeout_s, self._deadline_s - time.monotonic())
-            if timeout_s <= 0:
-                self._killed, self._deadline_s = self._running(), None
-                self.kill()
-                return False
+        timeout_s = min(timeout_s, self._deadline_s - time.monotonic())
+        if timeout_s <= 0:
+            self._killed, self._deadline_s = self._running(), inf
+            self.kill()
+            return False
         event = self.source.wait(timeout_s)
         if event is not None:
             self._receive(event)
@@ -150,7 +149,7 @@ class Supervisor:
     @property
     def ending(self) -> bool:
         """True if the running processes were told to end, or have a time to end by themselves."""
-        return self._terminated is not None or self._deadline_s is not None
+        return bool(self._terminated) or self._deadline_s < inf
 
     def end_others(self, *, save: bool = False, grace_s: float = FAILURE_GRACE_S) -> None:
         """Send SIGTERM to the running processes, and SIGKILL after a time.
@@ -188,7 +187,7 @@ class Supervisor:
             len(self.specs),
             self.exits,
             self.failures,
-            terminated=self._terminated or (),
+            terminated=self._terminated,
             told=told,
             outside=self.outside,
         )
@@ -243,7 +242,7 @@ class Supervisor:
         if not self.failures:
             self._failed_s = time.monotonic()
         # those that die by the signals that end them have not failed
-        ours = (0, -Signals.SIGTERM, -Signals.SIGKILL) if self._terminated is not None else (0,)
+        ours = (0, -Signals.SIGTERM, -Signals.SIGKILL) if self._terminated else (0,)
         self.failures += [ended for ended in exits if ended.status not in ours]
 
     def _exit(self, worker: Worker) -> ProcessExit:
@@ -251,7 +250,8 @@ class Supervisor:
         worker.noted = True
         status, pid, rank = worker.process.returncode, worker.process.pid, worker.spec.rank
         read = read_failure if status > 0 or status == -Signals.SIGINT else read_fault
-        cause = read(self.folder, rank, pid) if status else None
+        # what a signal from outside kills has no cause of its own
+        cause = read(self.folder, rank, pid) if status not in (0, -Signals.SIGKILL, -Signals.SIGTERM) else None
         return ProcessExit(rank, pid, status, worker.spec.command, worker.peak_bytes, cause)
 
     def _may_blame_another(self) -> bool:
@@ -269,7 +269,7 @@ class Supervisor:
             self._send(event.number)
             return
         again, self.asked = self.asked, True
-        if self.outside is None and not self.failures and self._terminated is None:
+        if self.outside is None and not self.failures and not self._terminated:
             self.outside, self._asked_s = event.number, now_s
             self._deadline_s = now_s + self._grace_s[event.number]
             if self._own_groups or not event.from_terminal:

@@ -62,7 +62,7 @@ def run(options: ResolvedOptions) -> int:
     if settings.enable_cpu_affinity and (told := job.place) is not None:
         say(
             "accel: --enable_cpu_affinity has no effect: another launcher has started this process"
-            f" ({words_of(told, job.environ)}), and gives it its cores"
+            f" ({words_of(told)}), and gives it its cores"
         )
     if job.alone:
         from accel_launch.job.job_runner import with_startup
@@ -89,10 +89,9 @@ def run_to_end(job: Job) -> JobResult:
         return run_on_node(job, job.node, command_line_signals(), say)
     from accel_launch.job.job_runner import run_job, run_until_done
 
-    def start(attempt: int) -> JobResult:
-        return run_job(job, command_line_signals(), attempt=attempt)
-
-    return run_until_done(start, job.settings.max_restarts, say)
+    return run_until_done(
+        lambda attempt: run_job(job, command_line_signals(), attempt=attempt), job.settings.max_restarts, say
+    )
 
 
 COMMAND = LaunchCommand(
