@@ -6,8 +6,8 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+from collections.abc import Sequence
+from typing import final
 
 import click
 
@@ -59,9 +59,9 @@ _RENAMED = {
 }
 #: what the names of flags begin with that are details of something else
 _DETAILS = {
-    ("deepspeed_",): _BY_LAUNCHER,
-    ("fp8_",): "accel has no settings for fp8 yet",
-    ("megatron_lm_",): _MEGATRON,
+    "deepspeed_": _BY_LAUNCHER,
+    "fp8_": "accel has no settings for fp8 yet",
+    "megatron_lm_": _MEGATRON,
 }
 
 
@@ -79,20 +79,18 @@ class AccelerateOption(click.Option):
         self.why, self.renamed = why, renamed
         self.flag, takes_value, self._quiet = flag.partition("=")
         name = f"accelerate_{self.flag.lstrip('-')}"
-        super().__init__([name, self.flag], is_flag=not takes_value, hidden=True, expose_value=False, default=None)
+        super().__init__(
+            [name, self.flag],
+            is_flag=not takes_value,
+            hidden=True,
+            expose_value=False,
+            default=None,
+            callback=self._check,
+        )
 
-    def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> Any:
-        """Check the value that was given.
-
-        Args:
-            ctx: Context of the command, whose object notes problems.
-            opts: Values by name.
-            args: Arguments that are left.
-        """
-        value = opts.get(str(self.name))
+    def _check(self, ctx: click.Context, option: click.Parameter, value: object) -> None:
         if value is not None and (problem := self.problem(value, ctx.command_path)) is not None:
             ctx.obj.problems.append(problem)
-        return None, args
 
     def problem(self, value: object, command: str) -> str | None:
         """Return what stands against a value of this flag of a command, or None."""
@@ -121,7 +119,9 @@ def unknown_flag(error: click.NoSuchOption, ctx: click.Context) -> str:
     if ctx.parent is not None and isinstance(ctx.parent.command, click.Group):
         group, path = ctx.parent.command, ctx.parent.command_path
         others |= {f"{path} {name}": command.params for name, command in group.commands.items()}
-    owners = [path for path, params in others.items() if any(flag in _flags(param) for param in params)]
+    owners = [
+        path for path, params in others.items() if any(flag in (*param.opts, *param.secondary_opts) for param in params)
+    ]
     if owners:
         return f"{flag} is an option of {' and '.join(owners)}, and not of {ctx.command_path}"
     # the dashes, which all flags have, make none alike
@@ -131,10 +131,6 @@ def unknown_flag(error: click.NoSuchOption, ctx: click.Context) -> str:
     takes_script = any(isinstance(param, click.Argument) for param in ctx.command.params)
     after = "; options for the script come after the script" if takes_script else ""
     return f"{flag} is not an option of {ctx.command_path}{meant} (see {ctx.command_path} --help{after})"
-
-
-def _flags(param: click.Parameter) -> list[str]:
-    return [*param.opts, *param.secondary_opts]
 
 
 def _meaning(flag: str, command: click.Command) -> str:

@@ -48,6 +48,9 @@ class LaunchOption(click.Option):
         more: Arguments of `click.Option`, and `variable` for another name of the variable.
     """
 
+    name: str
+    envvar: str | None
+
     def __init__(  # as in OptionType
         self,
         flag: str,
@@ -97,7 +100,7 @@ class LaunchOption(click.Option):
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return the value of its variable in the environment that is read. Empty is not set."""
         environ: Mapping[str, str] = ctx.obj.environ
-        return environ.get(str(self.envvar), "").strip() or None
+        return environ.get(self.envvar or "", "").strip() or None
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """Return the value of a text. `-n=2` of a short option is 2.
@@ -121,12 +124,11 @@ class LaunchOption(click.Option):
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:
-            sources: Sources = ctx.obj
             places = {
                 ParameterSource.ENVIRONMENT: f"{self.envvar} in the environment",
-                ParameterSource.DEFAULT_MAP: f"config file {sources.file}: {self.key}",
+                ParameterSource.DEFAULT_MAP: f"config file {ctx.obj.file}: {self.key}",
             }
-            place = places.get(ctx.get_parameter_source(str(self.name)) or ParameterSource.DEFAULT, self.opts[-1])
-            sources.problems.append(f"{place}: {'expected true or false' if self.is_flag else error.message}")
-            ctx.params[str(self.name)] = None
+            place = places.get(ctx.get_parameter_source(self.name) or ParameterSource.DEFAULT, self.opts[-1])
+            ctx.obj.problems.append(f"{place}: {'expected true or false' if self.is_flag else error.message}")
+            ctx.params[self.name] = None
             return None, args

@@ -13,6 +13,7 @@ from accel_launch.cli.launch_option import LaunchOption
 from accel_launch.cli.option_types import COUNT, DEVICES, FILE, FOLDER, HOST, NUMBER, PAIRS, PORT, SWITCH
 from accel_launch.cli.part_option import with_parts
 from accel_launch.cli.scheduler_name import SchedulerName
+from accel_launch.job.schedulers import BROUGHT
 
 STATIC, C10D = "static", "c10d"
 #: how a value came, in words
@@ -157,6 +158,7 @@ class LaunchSettings:
         SchedulerName(),
         "Write a job for this scheduler, and submit it if its client is installed, instead of starting it here.",
         key=None,
+        metavar=f"[{'|'.join(BROUGHT)}]",
     )
     submit_options: Mapping[str, str] | None = _setting(
         PAIRS,

@@ -8,7 +8,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from accel_launch.cli.launch_option import Sources
 from accel_launch.config.sharding_config import NAMES, PREFIX, SWITCHES, normalised
 
 
@@ -49,9 +48,8 @@ def with_parts(ctx: click.Context, option: click.Parameter, values: Any) -> Mapp
     Raises:
         click.BadParameter: A name or a value is unknown.
     """
-    sources: Sources = ctx.obj
     name = str(option.name)
-    parts = sources.parts.get(name, {})
+    parts = ctx.obj.parts.get(name, {})
     if parts:
         ctx.set_parameter_source(name, ParameterSource.COMMANDLINE)
     entries = {key: value for pairs in values or () for key, value in pairs.items()} | parts

@@ -6,7 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from accel_launch.cli.suggest import did_you_mean
-from accel_launch.job.schedulers import BROUGHT, scheduler_names
+from accel_launch.job.schedulers import scheduler_names
 
 
 @final
@@ -14,10 +14,6 @@ class SchedulerName(click.ParamType):  # type: ignore[type-arg] # as in OptionTy
     """The name of a scheduler that an installed package has. No scheduler is imported to read it."""
 
     name = "scheduler"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return the schedulers of accel-submit, whichever packages are installed."""
-        return f"[{'|'.join(BROUGHT)}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name itself.

@@ -1,6 +1,7 @@
 """Run `accel checkpoint`, which lists, verifies and compares checkpoints."""
 
 import sys
+from functools import partial
 from importlib.util import find_spec
 
 import click
@@ -15,8 +16,10 @@ def _report(name: str, **paths: str) -> int:
     from accel_state.errors import CannotRun
 
     if find_spec("accel_checkpoint") is None:
-        missing = f"package accel-checkpoint is not installed for {sys.executable}: pip install accel-checkpoint"
-        raise CannotRun("accel checkpoint", [missing])
+        raise CannotRun(
+            "accel checkpoint",
+            [f"package accel-checkpoint is not installed for {sys.executable}: pip install accel-checkpoint"],
+        )
     from accel_checkpoint import CheckpointError
     from accel_checkpoint.inspect import run as inspect
 
@@ -26,26 +29,27 @@ def _report(name: str, **paths: str) -> int:
         raise CannotRun("accel checkpoint", [str(error)]) from None
 
 
-COMMAND = click.Group("checkpoint", help=HELP, epilog=EPILOG)
+def _command(name: str, about: str, *paths: str) -> click.Command:
+    arguments: list[click.Parameter] = [click.Argument([path]) for path in paths]
+    return click.Command(name, params=arguments, callback=partial(_report, name), help=about)
 
 
-@COMMAND.command()
-@click.argument("path")
-def ls(path: str) -> int:
-    """List the checkpoints in a folder, or the files and the state of a checkpoint."""
-    return _report("ls", path=path)
-
-
-@COMMAND.command()
-@click.argument("path")
-def verify(path: str) -> int:
-    """Read every file of a checkpoint, or of all in a folder, and compare it with the manifest."""
-    return _report("verify", path=path)
-
-
-@COMMAND.command()
-@click.argument("path")
-@click.argument("other")
-def diff(path: str, other: str) -> int:
-    """Compare two checkpoints: entries of only one, and differences of settings, state and tensors."""
-    return _report("diff", path=path, other=other)
+COMMAND = click.Group(
+    "checkpoint",
+    help=HELP,
+    epilog=EPILOG,
+    commands=[
+        _command("ls", "List the checkpoints in a folder, or the files and the state of a checkpoint.", "path"),
+        _command(
+            "verify",
+            "Read every file of a checkpoint, or of all in a folder, and compare it with the manifest.",
+            "path",
+        ),
+        _command(
+            "diff",
+            "Compare two checkpoints: entries of only one, and differences of settings, state and tensors.",
+            "path",
+            "other",
+        ),
+    ],
+)

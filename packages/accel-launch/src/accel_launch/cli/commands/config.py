@@ -90,8 +90,9 @@ def default(options: ResolvedOptions, overwrite: bool) -> int:
         per_machine = len(gpus) if chosen == "all" else len(chosen.split(","))
         said.setdefault("num_processes", per_machine * said.get("num_machines", 1))
     if path.exists() and not overwrite and _text(path) != file_text(said, path):
-        problem = f"{path} is there already, and says something else: move it away, or add --overwrite"
-        raise CannotRun(f"{ASK} default", [problem])
+        raise CannotRun(
+            f"{ASK} default", [f"{path} is there already, and says something else: move it away, or add --overwrite"]
+        )
     _write(path, said, flag)
     return 0
 
@@ -107,8 +108,9 @@ def update(options: ResolvedOptions) -> int:
 
     path, flag = _this_file(options)
     if not path.exists():
-        problem = f"there is no config file {path} to update: accel config default{flag} makes one"
-        raise CannotRun(f"{ASK} update", [problem])
+        raise CannotRun(
+            f"{ASK} update", [f"there is no config file {path} to update: accel config default{flag} makes one"]
+        )
     new = update_of(path, ASK)
     if _text(path) == new.text:
         print(f"{path} is in accel's own keys already; nothing was written")

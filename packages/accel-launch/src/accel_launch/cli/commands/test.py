@@ -31,7 +31,7 @@ def run(options: ResolvedOptions) -> int:
                 " install package accel next to accel-launch"
             ],
         )
-    job = read_job(replace(options, settings=replace(options.settings, module=True), script=CHECK))
+    job = read_job(replace(options, settings=options.settings.with_flags(module=True), script=CHECK))
     result = run_to_end(job)
     count = job.count * (job.node.count if job.node is not None else 1)
     processes = "1 process" if count == 1 else f"{count} processes"
