@@ -33,17 +33,35 @@ _PARTS = {
 }
 ACCELERATE_KEYS = frozenset(
     {
-        *("command_file", "commands", "downcast_bf16", "fp8_config"),
-        *("megatron_lm_config", "tpu_env", "tpu_name", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm"),
-        *("tpu_zone", "use_mps_device"),
+        "command_file",
+        "commands",
+        "downcast_bf16",
+        "fp8_config",
+        "megatron_lm_config",
+        "tpu_env",
+        "tpu_name",
+        "tpu_use_cluster",
+        "tpu_use_sudo",
+        "tpu_vm",
+        "tpu_zone",
+        "use_mps_device",
         *_PARTS,
         *_DETAILS,
     }
 )
 SAGEMAKER_KEYS = frozenset(
     {
-        *("additional_args", "base_job_name", "ec2_instance_type", "iam_role_name", "image_uri", "profile"),
-        *("py_version", "pytorch_version", "region", "sagemaker_inputs_file", "sagemaker_metrics_file"),
+        "additional_args",
+        "base_job_name",
+        "ec2_instance_type",
+        "iam_role_name",
+        "image_uri",
+        "profile",
+        "py_version",
+        "pytorch_version",
+        "region",
+        "sagemaker_inputs_file",
+        "sagemaker_metrics_file",
         "transformers_version",
     }
 )

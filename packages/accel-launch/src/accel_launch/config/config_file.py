@@ -148,7 +148,7 @@ def translate(content: Mapping[object, object]) -> tuple[dict[str, str], list[st
                 value = "no"
             # Accelerate writes -1 for a count that nobody chose.
             if value not in (None, {}) and not (key == "num_processes" and as_text(value) == "-1"):
-                values[str(BY_KEY[str(key)].name)] = as_text(value)
+                values[BY_KEY[str(key)].name] = as_text(value)
         elif key in ACCELERATE_KEYS:
             if (why := unsupported(str(key), value)) is not None:
                 problems.append(f"{key}: {value!r} is not supported: {why}; remove the line")

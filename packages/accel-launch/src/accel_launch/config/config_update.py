@@ -71,5 +71,6 @@ def update_of(path: Path, what: str) -> ConfigUpdate:
             if normalised(option, {str(name): as_text(value)}) == ({}, []):
                 left_out.append(f"{option}.{name}")
     comments = "".join(f"{words}\n" for words in _COMMENT.findall(path.read_text(encoding="utf-8")))
-    text = file_text(said, path)
-    return ConfigUpdate(text.replace(HEADER, HEADER + comments.replace(HEADER, "")), replaced, left_out)
+    return ConfigUpdate(
+        file_text(said, path).replace(HEADER, HEADER + comments.replace(HEADER, "")), replaced, left_out
+    )

@@ -34,8 +34,18 @@ WEIGHTS = {
 }
 #: the options that questions are of
 ASKED = (
-    *("num_machines", "rdzv_backend", "machine_rank", "main_process_ip", "main_process_port", "cpu", "num_processes"),
-    *("gpu_ids", "use_fsdp", "mixed_precision", "gradient_accumulation_steps", "max_restarts"),
+    "num_machines",
+    "rdzv_backend",
+    "machine_rank",
+    "main_process_ip",
+    "main_process_port",
+    "cpu",
+    "num_processes",
+    "gpu_ids",
+    "use_fsdp",
+    "mixed_precision",
+    "gradient_accumulation_steps",
+    "max_restarts",
 )
 Refusal = Callable[[Any], str | None]
 #: shows a question, words about it and titles, the first of which stands at a position; gives that of the chosen title
@@ -79,12 +89,6 @@ class ConfigWizard:
         about = option.about.partition(" Default")[0]
         if name in self._before and refusal(self._before[name]) is None:
             default = self._before[name]
-        if words is not None:
-            offered = [value for value in words if refusal(value) is None]
-            titles = [words[value] if option.type is SWITCH else f"{value}: {words[value]}" for value in offered]
-            first = offered.index(default) if default in offered else 0
-            answer = self.answers[name] = offered[self._choose(text, about, titles, first)]
-            return answer
 
         def problem(word: str) -> str | None:
             try:
@@ -92,8 +96,15 @@ class ConfigWizard:
             except click.BadParameter as error:
                 return error.message
 
-        word = self._write(text, about, "" if default is None else str(default), problem)
-        answer = self.answers[name] = option.read(word.strip())
+        if words is None:
+            word = self._write(text, about, "" if default is None else str(default), problem)
+            answer = option.read(word.strip())
+        else:
+            offered = [value for value in words if refusal(value) is None]
+            titles = [words[value] if option.type is SWITCH else f"{value}: {words[value]}" for value in offered]
+            first = offered.index(default) if default in offered else 0
+            answer = offered[self._choose(text, about, titles, first)]
+        self.answers[name] = answer
         return answer
 
 
@@ -162,10 +173,10 @@ def _ask_machines(wizard: ConfigWizard, host: str) -> int:
     ways = {STATIC: "each has a number that you give it", C10D: "they number themselves, and may be replaced"}
     rank = None
     if wizard.ask("rdzv_backend", "How do the machines meet?", STATIC, words=ways) == STATIC:
-        which = "Which of them is this one? Answer differently on each machine, from 0"
-        rank = wizard.ask("machine_rank", which, 0, refusal=too_high)
-    meeting = "The name or address of the machine where all meet?"
-    wizard.ask("main_process_ip", meeting, host if rank == 0 else None)
+        rank = wizard.ask(
+            "machine_rank", "Which of them is this one? Answer differently on each machine, from 0", 0, refusal=too_high
+        )
+    wizard.ask("main_process_ip", "The name or address of the machine where all meet?", host if rank == 0 else None)
     wizard.ask("main_process_port", "The port there?", PORT, refusal=not_known)
     return count
 
@@ -195,10 +206,10 @@ def choose_at_terminal(text: str, about: str, titles: Sequence[str], first: int)
     Raises:
         KeyboardInterrupt: The user pressed Ctrl-C, or the terminal has ended.
     """
-    from questionary import Choice, select
+    from questionary import select
 
-    menu = [Choice(title=title, value=str(position)) for position, title in enumerate(titles)]
-    return int(_ask(about, select(text, choices=menu, default=str(first), instruction="(arrow keys, then Enter)")))
+    hint = "(arrow keys, then Enter)"
+    return titles.index(_ask(about, select(text, choices=[*titles], default=titles[first], instruction=hint)))
 
 
 def write_at_terminal(text: str, about: str, default: str, problem: Callable[[str], str | None]) -> str:

@@ -14,7 +14,7 @@ MODE = 0o644
 
 def file_text(values: Mapping[str, object], path: Path) -> str:
     """Return the text of a file with values by option name, in the order of the options: JSON if the path says so."""
-    content = {key: _plain(values[str(option.name)]) for key, option in BY_KEY.items() if option.name in values}
+    content = {key: _plain(values[option.name]) for key, option in BY_KEY.items() if option.name in values}
     if path.suffix == ".json":
         import json
 

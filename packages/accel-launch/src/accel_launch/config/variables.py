@@ -21,8 +21,17 @@ from accel_launch.cli.suggest import suggest
 
 #: what accel reads besides the variables of options
 _OTHER_VARIABLES = (
-    *(STORE_PORT, STORE_FD, JOBS, FLIGHT_RECORDER, ATTEMPT, LOG_LEVEL, SHARED_MEMORY, WATCHDOG, HOME),
-    *("ACCEL_TESTING_STORE", "ACCEL_TESTING_TIME_FACTOR"),
+    STORE_PORT,
+    STORE_FD,
+    JOBS,
+    FLIGHT_RECORDER,
+    ATTEMPT,
+    LOG_LEVEL,
+    SHARED_MEMORY,
+    WATCHDOG,
+    HOME,
+    "ACCEL_TESTING_STORE",
+    "ACCEL_TESTING_TIME_FACTOR",
 )
 
 
@@ -30,9 +39,9 @@ def variable_problems(environ: Mapping[str, str], settings: LaunchSettings) -> I
     """Yield problems of variables: nearly a name of accel's, or Accelerate's name for an option that is not set."""
     yield from _misspelt(environ)
     for option in OPTIONS:
-        if not option.envvar or environ.get(str(option.envvar)) or settings.is_flag(str(option.name)):
+        if not option.envvar or environ.get(option.envvar) or settings.is_flag(option.name):
             continue
-        name = f"ACCELERATE_{str(option.envvar).removeprefix(PREFIX)}"
+        name = f"ACCELERATE_{option.envvar.removeprefix(PREFIX)}"
         word = environ.get(name, "").strip()
         if word.lower() not in ("", "no", "false", "0", "1" if option.type is COUNT else "no"):
             yield f"{name}={word!r} in the environment sets nothing here: set {option.envvar}, or unset it"
@@ -40,7 +49,7 @@ def variable_problems(environ: Mapping[str, str], settings: LaunchSettings) -> I
 
 def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield variables that are nearly a name of accel's after `ACCEL_`, which other programs use too."""
-    variables = {str(option.name).upper(): str(option.envvar) for option in OPTIONS if option.envvar}
+    variables = {option.name.upper(): option.envvar for option in OPTIONS if option.envvar}
     names = (*_OTHER_VARIABLES, *variables.values())
     known = {**variables, **{name.removeprefix(PREFIX): name for name in names}}
     for name, word in environ.items():
