@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 
 from accel_launch.cli.launch_command import ResolvedOptions
@@ -19,16 +20,12 @@ def script_problem(options: ResolvedOptions, cwd: Path) -> str | None:
         return "--module and --no_python were both given: SCRIPT is either a module or a program; give one of the two"
     if script is None:
         return "no script was given: accel launch [options] SCRIPT [arguments of the script]"
-    if settings.module:
-        problem = _module_problem(script, cwd)
-    elif settings.no_python:
-        problem = _program_problem(script, cwd, options.environ)
-    else:
-        problem = _file_problem(script, cwd)
+    check = _module_problem if settings.module else _program_problem if settings.no_python else _file_problem
+    problem = check(script, cwd, options.environ)
     return f"{problem} (working directory {cwd})" if problem is not None else None
 
 
-def _file_problem(script: str, cwd: Path) -> str | None:
+def _file_problem(script: str, cwd: Path, _: Mapping[str, str]) -> str | None:
     path = cwd / script
     if path.is_file():
         return None
@@ -50,19 +47,19 @@ def _program_problem(script: str, cwd: Path, environ: Mapping[str, str]) -> str 
     return f"program {script!r} was not found: neither in PATH, nor as a path with a slash"
 
 
-def _module_problem(name: str, cwd: Path) -> str | None:
+def _module_problem(name: str, cwd: Path, _: Mapping[str, str]) -> str | None:
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
         return f"module {name!r} is not a module name such as package.train; leave out -m to run a file"
     path: Sequence[str] = [str(cwd)]
-    for depth in range(1, len(parts) + 1):
-        full = ".".join(parts[:depth])
-        spec = PathFinder.find_spec(full, path) if depth > 1 else _top_level(full, cwd)
+    for full in accumulate(parts, "{}.{}".format):
+        spec = PathFinder.find_spec(full, path) if "." in full else _top_level(full, cwd)
         if spec is None:
-            there = [".".join([*parts[: depth - 1], module.name]) for module in pkgutil.iter_modules(path)]
+            before = full[: full.rfind(".") + 1]
+            there = [f"{before}{module.name}" for module in pkgutil.iter_modules(path)]
             return f"module {full!r} was not found{did_you_mean(full, there)}"
         path = spec.submodule_search_locations or ()
-        if not path and depth < len(parts):
+        if not path and full != name:
             file = f"; leave out -m to run the file {name}" if parts[-1] == "py" else ""
             return f"module {name!r} cannot be run: {full} is not a package{file}"
     if path and PathFinder.find_spec(f"{name}.__main__", path) is None:
