@@ -39,8 +39,12 @@ class ScriptJob:
         from accel_launch.report.failure_report import explain
         from accel_launch.supervise.signals import command_line_signals
 
-        settings = self.options.settings.with_flags(module=True, **changed)
-        options = replace(self.options, settings=settings, script=module, arguments=tuple(arguments))
+        options = replace(
+            self.options,
+            settings=self.options.settings.with_flags(module=True, **changed),
+            script=module,
+            arguments=tuple(arguments),
+        )
         result = run_job(read_job(options), command_line_signals())
         code = min(result.code, 1) if result.outside is None else result.code
         return code, explain(result) or ""

@@ -63,8 +63,13 @@ def notebook_launcher(
         CannotRun: A keyword is wrong, or an Accelerator exists already. Nothing was started.
         WorkerFailed: A process has failed. The message has the traceback of the first.
     """
-    values = {"num_processes": num_processes, "mixed_precision": mixed_precision}
-    return _launch("notebook_launcher", function, args, values, _unsupported(reference))
+    return _launch(
+        "notebook_launcher",
+        function,
+        args,
+        {"num_processes": num_processes, "mixed_precision": mixed_precision},
+        _unsupported(reference),
+    )
 
 
 def debug_launcher(
@@ -148,8 +153,7 @@ def _launch(
     with TemporaryDirectory(prefix="accel-notebook-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / FUNCTION).write_bytes(cloudpickle.dumps((function, tuple(args))))
-        job = Job(settings, worker_command(folder), environ, host, count)
-        result = run_job(job, HandledSignals(()), bound=False)
+        result = run_job(Job(settings, worker_command(folder), environ, host, count), HandledSignals(()), bound=False)
         if result.first is not None:
             raise WorkerFailed(explain(result) or "a process has failed")
         return [_result(folder / RESULT.format(rank)) for rank in range(count)]
