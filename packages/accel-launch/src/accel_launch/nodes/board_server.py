@@ -51,11 +51,10 @@ class BoardServer:
     def leave(self, names: Collection[str], timeout_s: float) -> None:
         """Return once these launchers have left, or are gone. What they are to read is in this process until then."""
         until, others = time.monotonic() + timeout_s, {*names} - {self._own}
-        while time.monotonic() < until and self._own not in self.gone and others & self._here():
+        while time.monotonic() < until and self._own not in self.gone:
+            if others.isdisjoint(line.name for line in self._loop.lines.copy()):
+                return
             time.sleep(AGAIN_S)
-
-    def _here(self) -> set[str]:
-        return {line.name for line in self._loop.lines.copy()}
 
     def _give_up(self, line: MessageLine, why: str) -> None:
         """Close a connection. The launcher reads why, if it ever runs again."""

@@ -58,8 +58,8 @@ def _first_failure(result: JobResult, first: ProcessExit) -> list[str]:
     lines = [cause.shown, ""] if cause is not None and not own else []
     lines += described(first, result.size, shown=result.shown)
     lines += _ranks("had ended before, with exit code 0", result.done)
-    lines += _ranks("failed as well", tuple(rank for rank in result.failed if rank != first.rank))
-    lines += _ranks("ended because of it", tuple(rank for rank in result.stopped if rank != first.rank))
+    lines += _ranks("failed as well", result.failed, first.rank)
+    lines += _ranks("ended because of it", result.stopped, first.rank)
     if result.latest and first.status < 0 and (cause is None or not cause.site):
         lines.append(f"  its last exchange was {result.latest}")
     return lines + [f"  rank {rank} was in {exchange}" for rank, exchange in sorted(result.waiting.items())]
@@ -105,8 +105,9 @@ def _after_signal(result: JobResult, number: signal.Signals) -> list[str]:
     return lines + _ranks(f"had not ended {result.grace_s:g} s later, and had to be killed", result.killed)
 
 
-def _ranks(words: str, ranks: tuple[int, ...]) -> list[str]:
-    return [f"  {words}: rank {', '.join(map(str, ranks))}"] if ranks else []
+def _ranks(words: str, ranks: tuple[int, ...], told: int = -1) -> list[str]:
+    others = [str(rank) for rank in ranks if rank != told]
+    return [f"  {words}: rank {', '.join(others)}"] if others else []
 
 
 def _hint(ended: ProcessExit, shown: bool) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 KILLED, SAID, LOST_PEER = 0, 1, 2
 #: lines of a traceback that are shown: of a long one the first and the last
 FIRST_LINES, LAST_LINES = 5, 25
+_INSTALLED = re.compile("/lib/python|site-packages")
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 
 
@@ -221,12 +222,8 @@ def read_fault(folder: Path, rank: int, pid: int) -> FailureCause | None:
         if text:
             # of several threads the current one had the fault; its innermost frame comes first
             current = text[text.find("Current thread") :].split("\n\n")[0]
-            frames = [frame for frame in _FRAME.finditer(current) if not _is_installed(frame["file"])]
+            frames = [frame for frame in _FRAME.finditer(current) if not _INSTALLED.search(frame["file"])]
             site = "{file}:{line} in {function}".format(**frames[0].groupdict()) if frames else ""
             what = text.splitlines()[0]
             return FailureCause(what, site, f"{what}\n{current}")
     return None
-
-
-def _is_installed(file: str) -> bool:
-    return "/lib/python" in file or "site-packages" in file

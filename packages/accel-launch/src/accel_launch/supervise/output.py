@@ -67,7 +67,8 @@ class Output:
         self._write_ends: list[int] = []
         self._threads: list[threading.Thread] = []
         self._showing = threading.Lock()
-        self._over = threading.Event()
+        #: when what pipes hold is all that is kept
+        self._until_s = inf
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +91,7 @@ class Output:
 
     def finish(self, timeout_s: float) -> bool:
         """Return True if all output is kept and shown, after at most so many seconds. No process writes any more."""
-        self._over.set()
+        self._until_s = min(self._until_s, time.monotonic() + LAST_S)
         until_s = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(until_s - time.monotonic(), 0))
@@ -109,12 +110,12 @@ class Output:
 
     def _copy(self, source: int, file: IO[bytes], to: int | None) -> None:
         """Copy what comes from a pipe, until nobody writes to it or `LAST_S` after the last process."""
-        held, ready, until_s, more = bytearray(), select.poll(), inf, True
+        held, ready, more = bytearray(), select.poll(), True
         ready.register(source, select.POLLIN)
         while more:
-            if until_s == inf and self._over.is_set():
-                until_s = time.monotonic() + LAST_S
-            late = time.monotonic() >= until_s  # what the pipe holds is all that is kept of a program that goes on
+            late = (
+                time.monotonic() >= self._until_s
+            )  # what the pipe holds is all that is kept of a program that goes on
             if not ready.poll(0 if late else LINE_S * 1000):
                 more = not late
                 self._show(to, held, len(held))

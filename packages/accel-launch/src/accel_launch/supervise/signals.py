@@ -80,9 +80,8 @@ class BlockedSignals(SignalSource):
     None is missed, and each says whether the terminal sent it.
     """
 
-    def __init__(self) -> None:
-        self._taken: set[signal.Signals] = set()
-        self._mask: set[int] = set()
+    _taken: set[signal.Signals]
+    _mask: set[int]
 
     def __enter__(self) -> Self:
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
