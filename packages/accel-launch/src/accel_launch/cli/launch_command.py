@@ -71,8 +71,8 @@ class LaunchCommand(click.Command):
         options = options or [option for option in OPTIONS if words or option.name not in ("module", "no_python")]
         params = [*own, *options, *PART_OPTIONS, *ACCELERATE_OPTIONS, *([script] if words else [])]
         more.setdefault("help", (run.__doc__ or "").partition("\n")[0])
-        super().__init__(name, callback=run, params=params, **more)
-        self.writes_file = writes_file
+        super().__init__(name, params=params, **more)
+        self._run, self.writes_file = run, writes_file
         self.context_settings = {
             "allow_interspersed_args": not words,
             "help_option_names": ["-h", "--help"],
@@ -107,7 +107,7 @@ class LaunchCommand(click.Command):
         if self.writes_file and options.problems:
             raise CannotRun(ctx.command_path, options.problems)
         own = {name: value for name, value in ctx.params.items() if name not in BY_NAME and name != "words"}
-        return self.callback(options, **own) if self.callback is not None else None
+        return self._run(options, **own)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the completions of a word: files only, after the script."""

@@ -49,7 +49,7 @@ class LaunchOption(click.Option):
     """
 
     name: str
-    envvar: str | None
+    envvar: str
 
     def __init__(  # as in OptionType
         self,
@@ -64,7 +64,7 @@ class LaunchOption(click.Option):
         name = flag.removeprefix("--")
         self.key, self.about = name if key == "" else key, about
         self.off = f"--no_{name}" if type is SWITCH and self.key else ""
-        variable = more.pop("variable", f"ACCEL_{self.key.upper()}" if self.key else None)
+        variable = more.pop("variable", f"ACCEL_{self.key.upper()}" if self.key else "")
         places = [f"file: {self.key}"] if self.key else []
         places += [f"variable: {variable}"] if variable else []
         super().__init__(
@@ -100,7 +100,7 @@ class LaunchOption(click.Option):
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return the value of its variable in the environment that is read. Empty is not set."""
         environ: Mapping[str, str] = ctx.obj.environ
-        return environ.get(self.envvar or "", "").strip() or None
+        return environ.get(self.envvar, "").strip() or None
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """Return the value of a text. `-n=2` of a short option is 2.

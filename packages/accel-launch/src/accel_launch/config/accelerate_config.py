@@ -22,7 +22,7 @@ WITHOUT_IPEX = "accel launch does not set up Intel's extension or XPUs; use the 
 
 #: YAML's own words for false, which is what a file means by `mixed_precision: no` and `distributed_type: NO`
 FALSE_WORDS = ("no", "false", "off")
-_NOTHING = ("", "no", "none", "false", "0", "-1")
+_NOTHING = ("", "no", "none", "false", "0", "-1", "[]", "{}")
 #: these matter only with several machines or with a TPU, which other keys ask for; and exchanges are always compared
 _DETAILS = ("debug", "main_training_function", "same_network")
 #: keys whose value is a mapping, with the parts of it that ask for something; the others are details of those
@@ -72,7 +72,7 @@ KNOWN = frozenset(
 
 def asks_nothing(value: object) -> bool:
     """Return True for a value that asks for nothing at all."""
-    return value is None or value == [] or value == {} or str(value).lower() in _NOTHING
+    return str(value).lower() in _NOTHING
 
 
 def unsupported(key: str, value: object) -> str | None:

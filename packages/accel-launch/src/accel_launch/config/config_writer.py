@@ -45,7 +45,7 @@ def write_config(path: Path, text: str, *, like: Path | None = None) -> None:
     Raises:
         CannotRun: It cannot be written. The file from before is untouched.
     """
-    model = path if like is None else like
+    model = like or path
     try:
         path.resolve().parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, text, model.stat().st_mode & MODE if model.exists() else MODE)

@@ -73,8 +73,14 @@ SWITCHES = ("use_fullgraph", "use_dynamic", "use_regional_compilation")
 #: the modes of torch.compile
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 #: what fully_shard and accel launch do by themselves, whatever a file says
-_BY_ITSELF = ("version", "backward_prefetch", "forward_prefetch", "use_orig_params", "sync_module_states")
-_BY_LAUNCHER = ("deepspeed_multinode_launcher",)
+_BY_ITSELF = (
+    "version",
+    "backward_prefetch",
+    "forward_prefetch",
+    "use_orig_params",
+    "sync_module_states",
+    "deepspeed_multinode_launcher",
+)
 #: how FSDP1's strategies, by name or number, say whether blocks are freed after their forward
 _RESHARD = {"FULL_SHARD": "true", "1": "true", "SHARD_GRAD_OP": "false", "2": "false"}
 _HYBRID = ("HYBRID_SHARD", "4", "HYBRID_SHARD_ZERO2", "5")
@@ -105,7 +111,7 @@ def normalised(option: str, given: Mapping[str, str]) -> tuple[dict[str, str], l
         problems.append(f"sharding_strategy={strategy}: say dp_replicate_size and dp_shard_size instead")
     elif strategy:
         problems.append(f"sharding_strategy={strategy}: expected FULL_SHARD or SHARD_GRAD_OP; else leave FSDP out")
-    return {name: value for name, value in entries.items() if name not in (*_BY_ITSELF, *_BY_LAUNCHER)}, problems
+    return {name: value for name, value in entries.items() if name not in _BY_ITSELF}, problems
 
 
 def _of_compiler(entries: Mapping[str, str], problems: list[str]) -> tuple[dict[str, str], list[str]]:

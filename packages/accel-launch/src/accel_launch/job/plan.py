@@ -176,9 +176,11 @@ def plan_one(settings: LaunchSettings, command: Sequence[str], environ: Mapping[
     # OMP_NUM_THREADS beats a config file, but no flag and no variable of accel's
     from_file = settings.origin("num_cpu_threads_per_process") is ParameterSource.DEFAULT_MAP
     threads = (from_file and environ.get("OMP_NUM_THREADS")) or settings.num_cpu_threads_per_process
-    said = {str(BY_NAME[name].envvar): getattr(settings, name) for name in PROCESS_SETTINGS if settings.said(name)}
-    said["CUDA_VISIBLE_DEVICES"] = None if settings.cpu or settings.gpu_ids == "all" else settings.gpu_ids
-    said["OMP_NUM_THREADS"] = threads
+    said = {
+        **{BY_NAME[name].envvar: getattr(settings, name) for name in PROCESS_SETTINGS if settings.said(name)},
+        "CUDA_VISIBLE_DEVICES": None if settings.cpu or settings.gpu_ids == "all" else settings.gpu_ids,
+        "OMP_NUM_THREADS": threads,
+    }
     variables = {
         name: as_text(int(value) if isinstance(value, bool) else value)
         for name, value in said.items()
