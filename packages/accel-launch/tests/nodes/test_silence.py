@@ -149,6 +149,19 @@ def test_a_job_whose_launchers_all_stop_and_go_on_is_left_alone(launchers: Launc
     assert launchers.blamed() == set()
 
 
+def test_a_launcher_that_was_stopped_until_the_others_had_ended_names_itself(launchers: Launchers) -> None:
+    launchers.asleep.add(1)
+    launchers.run(3)
+    for line in launchers.server._loop.lines:
+        line.transport.abort()
+    launchers._reads(launchers.server._loop)
+    launchers.asleep.add(0)
+    launchers.run(SILENCE_S)
+    launchers.asleep.remove(1)
+    launchers.run(1)
+    assert [one.lost is not None and one.lost.own for one in launchers.boards] == [False, True, False]
+
+
 def test_a_stop_of_the_past_is_not_the_cause_of_a_later_loss(launchers: Launchers) -> None:
     launchers.asleep |= {0, 1, 2}
     launchers.run(600)

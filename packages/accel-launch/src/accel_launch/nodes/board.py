@@ -79,7 +79,7 @@ class Board:
         self._loop.drop(line)
         self._loop.events.call_soon(self._loop.events.stop)
         # a launcher that was stopped for long was given up, be there nobody left who says so
-        woke = why != SILENT and self._loop.silence.woke and not self._left
+        woke = why != SILENT and self._loop.woke and not self._left
         self.lost = self.lost or BoardLost(SILENT if woke else why, own=woke)
 
     def _begin(self, line: MessageLine) -> None:

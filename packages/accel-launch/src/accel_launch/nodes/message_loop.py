@@ -91,6 +91,12 @@ class MessageLoop:
                 self.send("beat")
         return stopped
 
+    @property
+    def woke(self) -> bool:
+        """True if this process has just been stopped for so long that others have given it up."""
+        self.silence.look(time.monotonic())  # what has come may be read before the next look
+        return self.silence.woke
+
     def _look_again(self) -> None:
         self.events.call_later(0 if self.look() else LOOK_S, self._look_again)
 
