@@ -70,10 +70,9 @@ class Program(click.Group):
                 f"accel {cmd_name} comes with package {package}, which is not installed for {sys.executable}: in"
                 f" a clone of accel, pip install ./packages/{package}"
             )
-        names = [*COMMANDS, *plugins]
+        names = self.list_commands(ctx)
         raise click.UsageError(
-            f"there is no command {cmd_name!r}{did_you_mean(cmd_name, names)}; the commands are:"
-            f" {', '.join(dict.fromkeys(names))}"
+            f"there is no command {cmd_name!r}{did_you_mean(cmd_name, names)}; the commands are: {', '.join(names)}"
         )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -100,9 +99,8 @@ click.version_option(package_name="accel-launch", message="%(package)s %(version
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code: 2 if it was refused, 1 if it was empty."""
-    tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return int(ACCEL.main(tokens, PROGRAM, complete_var=COMPLETE, standalone_mode=False) or 0)
+        return int(ACCEL.main(arguments, PROGRAM, complete_var=COMPLETE, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
         return 1

@@ -52,8 +52,7 @@ def config_folder(environ: Mapping[str, str]) -> Path:
         return Path(environ[HOME]).expanduser()
     if environ.get("HF_HOME"):
         return Path(environ["HF_HOME"]).expanduser() / "accel"
-    home = environ.get("HOME")
-    cache = environ.get("XDG_CACHE_HOME") or (Path(home) if home else Path.home()) / ".cache"
+    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache"
     return Path(cache).expanduser() / "huggingface" / "accel"
 
 

@@ -36,7 +36,7 @@ def _versions() -> Iterator[str]:
     yield f"python: {platform.python_version()} ({sys.executable})"
     yield f"platform: {platform.platform()}"
     names = {package.metadata["Name"] or "": package.version for package in distributions()}
-    ours = {name: version for name, version in names.items() if name == "accel" or name.startswith("accel-")}
+    ours = {name: version for name, version in names.items() if name.partition("-")[0] == "accel"}
     yield from (f"{name}: {version}" for name, version in sorted(ours.items()))
     if not ours:
         yield "accel: no distribution is installed; the packages are used from a source folder"
