@@ -156,12 +156,18 @@ def _describe_single(error: BaseException) -> tuple[str, str, bool]:
     return what, site, lost
 
 
-def shorten(text: str) -> str:
-    """Return a text with the middle of long lines, and the middle ones of many lines, left out."""
+def shorten(text: str, first: int = MOST_LINES, last: int = MOST_LINES) -> str:
+    """Return a text with the middle of long lines, and the middle ones of many lines, left out.
+
+    Args:
+        text: The text.
+        first: Lines of its beginning that stay.
+        last: Lines of its end that stay.
+    """
     lines = text.splitlines()
-    left_out = len(lines) - 2 * MOST_LINES
+    left_out = len(lines) - first - last
     if left_out > 0:
-        lines[MOST_LINES:-MOST_LINES] = [f"  ... {left_out} lines ..."]
+        lines[first:-last] = [f"  ... {left_out} lines ..."]
     half = MOST_OF_LINE // 2
     for place, line in enumerate(lines):
         if len(line) > MOST_OF_LINE:

@@ -45,11 +45,9 @@ class FailureCause:
     @property
     def shown(self) -> str:
         """The traceback, without the middle of a long one."""
-        lines = self.traceback.splitlines()
-        left_out = len(lines) - FIRST_LINES - LAST_LINES
-        if left_out > 0:
-            lines[FIRST_LINES:-LAST_LINES] = [f"  ... {left_out} lines ..."]
-        return "\n".join(lines)
+        from accel_state.failure_file import shorten
+
+        return shorten(self.traceback, FIRST_LINES, LAST_LINES)
 
 
 @dataclass(frozen=True, slots=True)
