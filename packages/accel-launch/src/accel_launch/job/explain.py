@@ -9,7 +9,7 @@ from accel_state.environ import FLIGHT_RECORDER, JOBS, STORE_FD, STORE_PORT
 
 from accel_launch.cli.options import C10D
 from accel_launch.job.job import Job
-from accel_launch.job.plan import LOOPBACK, ProcessSpec, RendezvousInfo, place_told, watched, words_of
+from accel_launch.job.plan import LOOPBACK, ProcessSpec, RendezvousInfo, watched, words_of
 
 #: what stands for a number that the system gives at the start
 FREE = "(a free port)"
@@ -26,10 +26,9 @@ def what_was_found(job: Job) -> Iterator[str]:
     """Yield lines on this machine, its place among others, and how many processes it starts."""
     host, node = job.host, job.node
     yield f"machine: {host.cores} cores, {host.accelerators} accelerators"
-    told = place_told(job.environ)
     if node is None:
-        if told is not None:
-            yield f"started by another launcher, which gave it {words_of(told)}: one process, in its place"
+        if job.place is not None:
+            yield f"started by another launcher, which gave it {words_of(job.place)}: one process, in its place"
         where = f", which meet on {LOOPBACK}" if job.count > 1 else ", in the place of accel launch"
         yield f"processes: {job.count}{where}"
         return

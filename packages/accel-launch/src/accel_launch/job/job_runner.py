@@ -16,7 +16,7 @@ from accel_state.errors import CannotRun
 from accel_state.exit_codes import STOPPED
 
 from accel_launch.job.job import Job
-from accel_launch.job.plan import RendezvousInfo, place_told, watched
+from accel_launch.job.plan import RendezvousInfo, watched
 from accel_launch.report.job_result import JobResult
 from accel_launch.supervise.orphan_killer import orphan_killer
 from accel_launch.supervise.output import ERR, OUT, Output
@@ -100,7 +100,7 @@ def tell(result: JobResult, say: Callable[[str], None]) -> None:
     """Send the last words on a job to `say`, if it has not ended well."""
     from accel_launch.report.failure_report import explain
 
-    last_words = None if result.well else explain(result)
+    last_words = explain(result)
     if last_words is None:
         return
     # a progress bar may have left its line unfinished, and whoever has ended the job may have stopped to read
@@ -143,13 +143,11 @@ def supervised(
             bound=bound,
             own_groups=bound and not has_terminal(),
         )
-        well = False
         try:
             yield supervisor
-            well = supervisor.well
         finally:
             stack.close()
-            if bound and not well:
+            if bound and not supervisor.well:
                 end_job(folder, since=began)
 
 
@@ -187,7 +185,7 @@ def with_notes(result: JobResult, job: Job, supervisor: Supervisor, world: int) 
     """
     result = replace(result, size=world, progressed=progressed(supervisor))
     if world == 1:
-        told = place_told(job.environ)
+        told = job.place
         if told is None or result.first is None:
             return result
         rank, size = told.values()

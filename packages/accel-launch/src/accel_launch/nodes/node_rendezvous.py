@@ -77,6 +77,7 @@ class NodeRendezvous:
 
         Raises:
             CannotRun: Machines have not come, are gone, or do not fit. The error names them.
+            BoardLost: The first machine is gone, or this launcher was given up.
             Interrupted: A signal has ended the wait.
 
         Collective:
@@ -90,8 +91,6 @@ class NodeRendezvous:
         except Interrupted as interrupted:
             awaited = f"{self._absent()} to come" if self._serves else f"machine 0, {self._node.host}, to begin"
             raise Interrupted(interrupted.number, awaited) from None
-        except BoardLost as lost:
-            raise self.gone(lost) from lost
 
     def gone(self, lost: BoardLost) -> CannotRun:
         """Return the error of a machine that has lost the others before its processes run."""

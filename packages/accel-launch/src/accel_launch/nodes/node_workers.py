@@ -121,10 +121,8 @@ class NodeWorkers:
         until, peers = time.monotonic() + seconds, self._peers
         while peers is not None and time.monotonic() < until:
             try:
-                self._source.pause(STEP_S)
+                self._source.pause(STEP_S, "all machines to start again")
                 new = peers.look()
-            except Interrupted as interrupted:
-                raise Interrupted(interrupted.number, "all machines to start again") from None
             except BoardLost as lost:
                 new = [peers.lost_board(lost)]
             for failure in new:

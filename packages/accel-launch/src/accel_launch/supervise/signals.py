@@ -36,7 +36,7 @@ class Interrupted(Exception):
         awaited: What the launcher waited for, in words.
     """
 
-    def __init__(self, number: signal.Signals, awaited: str = "other machines to come") -> None:
+    def __init__(self, number: signal.Signals, awaited: str) -> None:
         super().__init__(f"{number.name} in a wait for {awaited}")
         self.number, self.awaited = number, awaited
 
@@ -58,8 +58,12 @@ class SignalSource(ABC):
     def in_child(self) -> None:
         """Restore, between fork and exec, the signal settings that a child has inherited."""
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float, awaited: str = "other machines to come") -> None:
         """Let seconds pass.
+
+        Args:
+            seconds: Seconds to wait.
+            awaited: What the launcher waits for, in words.
 
         Raises:
             Interrupted: A signal that ends the job has come.
@@ -68,7 +72,7 @@ class SignalSource(ABC):
         while True:
             event = self.wait(max(until - time.monotonic(), 0))
             if event is not None and event.number in ENDING:
-                raise Interrupted(event.number)
+                raise Interrupted(event.number, awaited)
             if event is None and time.monotonic() >= until:
                 return
 
