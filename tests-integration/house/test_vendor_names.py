@@ -23,7 +23,6 @@ REASONS = {
     "accel_launch/cli/commands/env.py": "prints what a report of a defect needs",
     "accel_launch/config/sharding_config.py": "a mode of torch.compile",
     "accel_launch/job/affinity.py": "the driver's list of where GPUs are",
-    "accel_launch/job/job.py": "variables that hide GPUs",
     "accel_launch/job/plan.py": "variables that hide GPUs",
     "accel_launch/job/visible_devices.py": "variables that hide GPUs",
     "accel_ops/xla_graphs.py": "only XLA compiles what loops do",

@@ -149,7 +149,7 @@ def test_a_job_whose_launchers_all_stop_and_go_on_is_left_alone(launchers: Launc
     assert launchers.blamed() == set()
 
 
-def test_a_launcher_that_was_stopped_until_the_others_had_ended_names_itself(launchers: Launchers) -> None:
+def test_a_launcher_that_was_stopped_until_all_others_ended_names_itself(launchers: Launchers) -> None:
     launchers.asleep.add(1)
     launchers.run(3)
     for line in launchers.server._loop.lines:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import cast, final
+from typing import Any, cast, final
 
 from accel_launch.nodes.silence import LOOK_S, SILENT, Silence
 
@@ -34,9 +34,9 @@ class MessageLine(asyncio.Protocol):
     def __init__(self, loop: MessageLoop, acts: Mapping[str, Callable[..., None]], name: str = "") -> None:
         self._loop, self.acts, self.name, self._in = loop, acts, name, bytearray()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Expect signs of life from now on."""
-        self.transport = cast(asyncio.Transport, transport)
+    def connection_made(self, transport: Any) -> None:
+        """Note the first sign of life."""
+        self.transport = transport
         self._loop.lines.add(self)
         self._loop.silence.hear(self)
 
@@ -64,7 +64,7 @@ class MessageLine(asyncio.Protocol):
 
 @final
 class MessageLoop:
-    """Connections to other launchers. Each gives a sign of life, and has one sent, in `BEAT_S`.
+    """A loop that reads the connections to other launchers. Each gives a sign of life, and has one sent, in `BEAT_S`.
 
     Args:
         give_up: Called with a line that is silent, has ended, or says what no launcher says, and why. It drops it.
