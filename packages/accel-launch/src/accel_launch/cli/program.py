@@ -1,6 +1,5 @@
 """Run the command `accel`: find the subcommand, and turn its refusals into words and exit codes."""
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -108,10 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse([error.format_message()])
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except BrokenPipeError:
-        # whoever read the output has had enough; the interpreter would say so once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13
     except Exception as error:
         from accel_comm.errors import AccelError
         from accel_state.errors import CannotRun

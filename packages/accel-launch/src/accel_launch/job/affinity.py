@@ -55,7 +55,7 @@ def cores_of_processes(count: int, gpus: Sequence[str], system: Path = SYSTEM) -
 
 
 def _nodes_of_gpus(gpus: Sequence[str], system: Path) -> list[int]:
-    """Return the NUMA node of each GPU, by its number on the bus or the begin of its UUID, or none if one is unknown."""
+    """Return the NUMA node of each GPU, by number on the bus or begin of the UUID, or none if one is unknown."""
     names: dict[str, str] = {}
     for number, folder in enumerate(sorted((system / "proc/driver/nvidia/gpus").glob("*:*"))):
         names[str(number)] = folder.name
