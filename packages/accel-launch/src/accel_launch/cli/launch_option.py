@@ -124,11 +124,11 @@ class LaunchOption(click.Option):
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:
-            places = {
+            places: dict[ParameterSource | None, str] = {
                 ParameterSource.ENVIRONMENT: f"{self.envvar} in the environment",
                 ParameterSource.DEFAULT_MAP: f"config file {ctx.obj.file}: {self.key}",
             }
-            place = places.get(ctx.get_parameter_source(self.name) or ParameterSource.DEFAULT, self.opts[-1])
+            place = places.get(ctx.get_parameter_source(self.name), self.opts[-1])
             ctx.obj.problems.append(f"{place}: {'expected true or false' if self.is_flag else error.message}")
             ctx.params[self.name] = None
             return None, args

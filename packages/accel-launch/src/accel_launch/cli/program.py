@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import Any
 
 import click
+from accel_comm.errors import AccelError
+from accel_state.errors import CannotRun
 
 from accel_launch.cli.suggest import did_you_mean
 
@@ -107,13 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse([error.format_message()])
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except Exception as error:
-        from accel_comm.errors import AccelError
-        from accel_state.errors import CannotRun
-
-        if isinstance(error, AccelError):
-            return _refuse(error.reasons if isinstance(error, CannotRun) else [str(error)])
-        raise
+    except AccelError as error:
+        return _refuse(error.reasons if isinstance(error, CannotRun) else [str(error)])
 
 
 def _refuse(reasons: Sequence[str]) -> int:
