@@ -99,12 +99,15 @@ def read_job(options: ResolvedOptions) -> Job:
         CannotRun: The job cannot start. The error lists every problem.
     """
     settings, environ, host = options.settings, options.environ, this_host(options.environ)
-    queue_only = [name for name in ("submit_options", "submit_file") if settings.is_flag(name)]
     problems = [
         *options.problems,
-        *(f"--{name} needs --submit SCHEDULER: without it the job would run here" for name in queue_only),
+        *(
+            f"--{name} needs --submit SCHEDULER: without it the job would run here"
+            for name in ("submit_options", "submit_file")
+            if settings.is_flag(name)
+        ),
+        *filter(None, [script_problem(options, Path.cwd())]),
     ]
-    problems += filter(None, [script_problem(options, Path.cwd())])
     if settings.as_accelerate and find_spec("accel_compat") is None:
         problems.append(
             f"--as_accelerate needs package accel-compat, which is not installed for {sys.executable}: in a"
