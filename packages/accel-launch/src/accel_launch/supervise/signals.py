@@ -52,7 +52,7 @@ class SignalSource(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float) -> SignalEvent | None:
-        """Return the next signal, or None when a child may have ended or after the timeout."""
+        """Return the next signal, or None when a child may have ended or after the timeout, which may be negative."""
 
     @abstractmethod
     def in_child(self) -> None:
@@ -70,7 +70,7 @@ class SignalSource(ABC):
         """
         until = time.monotonic() + seconds
         while True:
-            event = self.wait(max(until - time.monotonic(), 0))
+            event = self.wait(until - time.monotonic())
             if event is not None and event.number in ENDING:
                 raise Interrupted(event.number, awaited)
             if event is None and time.monotonic() >= until:
@@ -85,7 +85,7 @@ class BlockedSignals(SignalSource):
     """
 
     _taken: set[signal.Signals]
-    _mask: set[int]
+    _mask: set[int | signal.Signals]
 
     def __enter__(self) -> Self:
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
@@ -94,7 +94,7 @@ class BlockedSignals(SignalSource):
         # not those that whoever started us has told us to ignore, as nohup does
         wanted = {number for number in (*ENDING, *PASSED_ON) if signal.getsignal(number) is not signal.SIG_IGN}
         self._taken = wanted | {signal.SIGCHLD}
-        self._mask = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, self._taken)}
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._taken)
         return self
 
     def __exit__(self, *error: object) -> None:
