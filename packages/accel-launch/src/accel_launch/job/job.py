@@ -147,6 +147,6 @@ def become(spec: ProcessSpec) -> None:
     try:
         if spec.cores and sys.platform == "linux":
             os.sched_setaffinity(0, spec.cores)
-        os.execvpe(spec.command[0], spec.command, dict(spec.environ))
+        os.execvpe(spec.command[0], spec.command, spec.environ)
     except OSError as error:
         raise CannotRun("accel launch", [f"{spec.command[0]} could not be started: {error}"]) from error

@@ -132,7 +132,7 @@ def supervised(
             adopt_orphans()
             stack.enter_context(orphan_killer(folder))
         logs = _log_folder(job, attempt)
-        shown = frozenset(number for number in (OUT, ERR) if int(job.settings.tee) & number)
+        shown = [number for number in (OUT, ERR) if int(job.settings.tee) & number]
         output = stack.enter_context(Output(logs, shown)) if logs is not None else None
         supervisor = Supervisor(
             job.processes(with_startup(watched(job.environ, name, attempt)), meeting),

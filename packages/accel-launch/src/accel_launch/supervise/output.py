@@ -6,6 +6,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Collection
 from math import inf
 from pathlib import Path
 from typing import IO, Self, final
@@ -62,7 +63,7 @@ class Output:
         shown: Streams to show as well: OUT, ERR or both.
     """
 
-    def __init__(self, folder: Path, shown: frozenset[int]) -> None:
+    def __init__(self, folder: Path, shown: Collection[int]) -> None:
         self.folder, self.shown = folder, shown
         self._write_ends: list[int] = []
         self._threads: list[threading.Thread] = []

@@ -214,7 +214,7 @@ class Supervisor:
             out, errors = self.output.of(spec.rank) if self.output is not None else (None, None)
             return subprocess.Popen(
                 spec.command,
-                env=dict(spec.environ),
+                env=spec.environ,
                 stdin=None if spec.rank == 0 else subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
