@@ -30,7 +30,7 @@ class SchedulerName(click.ParamType):  # type: ignore[type-arg] # as in OptionTy
         if value in names:
             return str(value)
         return self.fail(
-            f"there is no scheduler {value!r}{did_you_mean(str(value), names)}; the schedulers are: {', '.join(names)}",
+            f"there is no scheduler {value!r}{did_you_mean(value, names)}; the schedulers are: {', '.join(names)}",
             param,
             ctx,
         )

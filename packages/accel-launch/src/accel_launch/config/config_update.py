@@ -56,7 +56,7 @@ def update_of(path: Path, what: str) -> ConfigUpdate:
         CannotRun: The file asks for anything that accel cannot do. `what` is the command that reads it.
     """
     said, content = settings_in(path, what), read_content(path)
-    kept, replaced = {str(BY_NAME[name].key) for name in said}, []
+    kept, replaced = {BY_NAME[name].key for name in said}, []
     for key in (DISTRIBUTED_TYPE, LEGACY_FP16):
         meaning, _ = translate({key: content.get(key)})
         if meaning:

@@ -122,7 +122,7 @@ def ask_settings(
     """
     wizard = ConfigWizard(choose, write, before)
     about = "accel launch starts the processes of one machine; with several it is run on each of them."
-    several = choose(WHERE, about, (ONE, MORE), int(before.get("num_machines", 1) > 1)) == 1
+    several = choose(WHERE, about, (ONE, MORE), before.get("num_machines", 1) > 1) == 1
     machines = _ask_machines(wizard, host) if several else 1
     if gpus:
         cpu = wizard.ask("cpu", "Compute on GPUs or on the CPU?", False, words={False: "GPUs", True: "CPU"})
@@ -165,7 +165,7 @@ def _ask_machines(wizard: ConfigWizard, host: str) -> int:
     def not_known(port: int) -> str | None:
         return "machines must know it: expected 1 to 65535" if port == 0 else None
 
-    count = int(wizard.ask("num_machines", "How many machines?", 2, refusal=too_few))
+    count: int = wizard.ask("num_machines", "How many machines?", 2, refusal=too_few)
 
     def too_high(rank: int) -> str | None:
         return f"expected 0 to {count - 1}" if rank >= count else None

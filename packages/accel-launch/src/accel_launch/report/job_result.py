@@ -174,7 +174,7 @@ def blame(
     if failures:
         own = {ended.rank for ended in exits if ended.status and ended.rank in told}
         before = {failure.rank for failure in failures if failure.order != LOST_PEER}
-        alone = (before | own) - (set(terminated) - set(told))
+        alone = (before | own) - set(terminated).difference(told)
     earlier = exits[: exits.index(failures[0])] if failures else ()
     return JobResult(
         size,

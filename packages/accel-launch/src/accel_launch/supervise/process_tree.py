@@ -83,7 +83,7 @@ def _lives(process: Process) -> bool:
     import psutil
 
     try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 
