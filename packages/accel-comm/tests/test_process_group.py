@@ -1,12 +1,18 @@
 """Which backend the process group gets, and how the group is closed at the end of the script."""
 
+import itertools
 import sys
+import threading
+import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch.distributed as dist
-from accel_comm.process_group import _close_at_exit, with_cpu
-from accel_testing import MakePool
+from accel_comm import process_group
+from accel_comm.process_group import GroupOptions, _close_at_exit, _let_gloo_finish, open_group, with_cpu
+from accel_testing import MakePool, stretched
+from torch._C._distributed_c10d import HashStore, Store
 
 
 @pytest.mark.parametrize(
@@ -23,6 +29,59 @@ from accel_testing import MakePool
 def test_a_backend_without_the_cpu_gets_gloo_beside_it(asked: str, opened: str) -> None:
     """accel exchanges sizes and objects on the CPU, whatever the tensors are on."""
     assert with_cpu(asked) == opened
+
+
+@pytest.fixture
+def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What groups register for the exit while torch opens none; stores hold the addresses that torch would write."""
+    registered: list[Any] = []
+    monkeypatch.setattr(process_group, "atexit", SimpleNamespace(register=registered.append))
+    monkeypatch.setattr(process_group, "_openings", itertools.count())
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, *, store, **given: store.set("address", backend))
+    return registered
+
+
+def test_each_group_has_its_own_place_in_a_store(at_exit: list[Any]) -> None:
+    """Processes count alike, though an opening of some failed before: they find each other at the same number."""
+    store = HashStore()
+
+    def fails() -> Store:
+        raise ConnectionError("nobody listens")
+
+    with pytest.raises(ConnectionError):
+        open_group(0, 1, "gloo", GroupOptions(), fails)
+    for _ in range(2):
+        assert open_group(0, 1, "gloo", GroupOptions(), lambda: store)
+    assert store.check(["0/address"])
+    assert store.check(["1/address"])
+    assert not store.check(["2/address"])
+
+
+def test_threads_of_gloo_have_time_after_the_group_is_closed(at_exit: list[Any]) -> None:
+    """What is registered last is called first."""
+    open_group(0, 1, "gloo", GroupOptions(), HashStore)
+    assert at_exit == [_let_gloo_finish, _close_at_exit]
+
+
+def test_a_thread_that_waits_for_the_interpreter_gets_it_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the end of Python kills it, with some releases of torch the process as well."""
+    clock = SimpleNamespace(sleep=lambda seconds: time.sleep(stretched(seconds * 5)))
+    monkeypatch.setattr(process_group, "time", clock)
+    closed, let_go = threading.Event(), list[bool]()
+    thread = threading.Thread(target=lambda: let_go.append(closed.wait(stretched(60))), daemon=True)
+    thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(stretched(60))  # nobody takes the interpreter from this thread
+    try:
+        closed.set()
+        before = list(let_go)
+        _let_gloo_finish()
+        after = list(let_go)
+    finally:
+        sys.setswitchinterval(interval)
+    thread.join()
+    assert (before, after) == ([], [True])
 
 
 @pytest.mark.parametrize("failed", [True, False])
