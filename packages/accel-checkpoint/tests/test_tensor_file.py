@@ -9,7 +9,8 @@ import pytest
 import torch
 from accel_checkpoint import CheckpointError, TensorFile, decode, encode, serialize, tensor_file
 from accel_checkpoint.filesystem import Filesystem
-from accel_checkpoint.tensor_file import NAMES, find_unsupported
+from accel_checkpoint.safetensors_header import SafetensorsHeader
+from accel_checkpoint.tensor_file import NAMES, find_unsupported, read_known_header
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
@@ -294,3 +295,21 @@ def test_a_schedule_goes_on_at_the_same_rates(tmp_path: Path, name: str) -> None
     second[0].load_state_dict(back(first[0].state_dict(), tmp_path / "optimizer"))
     second[1].load_state_dict(back(first[1].state_dict(), tmp_path / "schedule"))
     assert rates(*first, 5) == rates(*second, 5)
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The header is of the one, and the numbers would be of the other."""
+    path = tmp_path / "f"
+    written(path, {"x": torch.ones(3)})
+    written(tmp_path / "g", {"x": torch.ones(300)})
+
+    def replaced(path: Path) -> SafetensorsHeader:
+        found = read_known_header(path)
+        (tmp_path / "g").rename(path)
+        return found
+
+    monkeypatch.setattr(tensor_file, "read_known_header", replaced)
+    with pytest.raises(CheckpointError, match="was replaced while it was opened"):
+        TensorFile(path)
+    monkeypatch.undo()
+    assert TensorFile(path)["x"].numel() == 300
