@@ -40,7 +40,7 @@ def test_an_overflow_in_a_part_of_one_rank_skips_the_step_of_all(world: MakePool
 
 
 def adversaries(ways: dict[str, Any]) -> list[Tensor]:
-    """Two models of one loss each: the second judges what the first makes of numbers."""
+    """The norms and weights of two models of one loss each: the second judges what the first makes of numbers."""
     accelerator = Accelerator(cpu=True, **ways)
     models: list[Any] = []
     for seed in (1, 2):
@@ -48,7 +48,7 @@ def adversaries(ways: dict[str, Any]) -> list[Tensor]:
         models.append(Pair())
     optimizers = [torch.optim.AdamW(model.parameters(), lr=0.05) for model in models]
     maker, judge, made, judged = accelerator.prepare(*models, *optimizers)
-    mesh = accelerator.run.mesh
+    mesh, norms = accelerator.run.mesh, list[Tensor]()
     for step in range(3):
         rows = torch.randn(4, 6, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
         batch = rows.chunk(mesh.data_size)[mesh.data_rank(accelerator.process_index)]
@@ -56,22 +56,24 @@ def adversaries(ways: dict[str, Any]) -> list[Tensor]:
         judged.step()
         judged.zero_grad()
         accelerator.backward(judge(maker(batch)).square().mean())
+        norms += [accelerator.clip_grad_norm_(model.parameters(), 0.5) for model in (maker, judge)]
         made.step()
         made.zero_grad()
         judged.zero_grad()
-    return [whole(parameter) for model in (maker, judge) for parameter in model.parameters()]
+    return [*norms, *(whole(parameter) for model in (maker, judge) for parameter in model.parameters())]
 
 
 class Pair(nn.Module):
-    """Two layers that the plan of a layout divides, and a layer that it does not."""
+    """Two layers that the plan of a layout divides, a layer that it does not, and a number that no layout divides."""
 
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList([nn.Linear(6, 6, dtype=torch.float64) for _ in range(2)])
         self.last = nn.Linear(6, 6, dtype=torch.float64)
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
 
     def forward(self, rows: Tensor) -> Tensor:
-        outputs: Tensor = self.last(self.blocks[1](torch.tanh(self.blocks[0](rows))))
+        outputs: Tensor = self.last(self.blocks[1](torch.tanh(self.blocks[0](rows)))) * self.scale
         return outputs
 
 
