@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from accel import LocalSGD
+from accel import Accelerator, LocalSGD
 from accel_testing import MakePool, RankFailure
-from sharded_models import LAYOUTS, prepared
+from sharded_models import LAYOUTS, Odd, prepared
 from suite.soak import in_soak
 from torch import Tensor
 from toy_language_models import Case, train
@@ -90,6 +90,17 @@ def test_half_precision_trains_as_ddp_does(world: MakePool, layout: str, precisi
         torch.testing.assert_close(found.losses, wanted.losses, rtol=tolerance, atol=tolerance)
         # Adam hides a gradient that is too large by a factor
         torch.testing.assert_close(found.norms, wanted.norms, rtol=tolerance, atol=tolerance)
+
+
+def dtypes_of_half(ways: dict[str, Any]) -> set[torch.dtype]:
+    model = Accelerator(cpu=True, mixed_precision="bf16", **ways).prepare(Odd().bfloat16())
+    return {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
+
+
+@pytest.mark.parametrize("layout", ["tp", *in_soak("fsdp2", "hsdp", "fsdp2 and tp")])
+def test_a_model_in_half_precision_gets_master_weights(world: MakePool, layout: str) -> None:
+    processes, ways = LAYOUTS[layout]
+    assert world(processes).run(dtypes_of_half, ways) == [{torch.float32}] * processes
 
 
 @pytest.mark.soak(only=True)
