@@ -13,7 +13,6 @@ from accel import Accelerator, ParallelismConfig
 from accel_amp import local_part
 from accel_state import release
 from accel_testing import MakePool
-from suite.soak import in_soak
 from torch import nn
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
@@ -92,7 +91,7 @@ MEASURED = {
 }
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2", "fsdp2 + tp, 2 x 2", *in_soak("HSDP, 2 x 2", "tp 2")])
+@pytest.mark.parametrize("name", MEASURED)
 def test_a_rank_holds_what_the_arithmetic_says(world: MakePool, name: str) -> None:
     (layout,) = [layout for layout in memory_picture.layouts(4) if layout.name == name]
     for sizes in world(4).run(held, MEASURED[name]):
