@@ -25,6 +25,11 @@ class Work:
     def wait(self) -> None:
         """Return at once."""
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors."""
+        return sum(one.nbytes for given in self.tensors for one in (given if isinstance(given, list) else [given]))
+
 
 def gather(mine: torch.Tensor, rows: list[torch.Tensor] | None, root: int, *, async_op: bool) -> Work:
     """Stands in for torch's: rank r sends what rank 0 sends, plus r."""
@@ -49,3 +54,4 @@ def test_rows_that_go_through_rank_0_are_let_go_of_without_a_wait(length: int, m
     rows = work.gather_rows(bytes(length))
     assert rows == [bytes([rank]) * length for rank in range(RANKS)]
     assert waits == []
+    assert all(kept.nbytes <= KEPT for kept in work._finished)
