@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from accel_comm.transports.torch_dist import TorchDist
 from accel_data import prepare_data_loader
+from accel_data.iterable.source import is_stateful
 from accel_ops import gather_for_metrics
 from accel_state import AccumulationState
 from accel_testing import MakePool
@@ -123,6 +124,24 @@ def test_an_epoch_is_shuffled_anew(world: MakePool, json_files: str, workers: in
     """As with `set_epoch` by hand; the number of the epoch reaches what was sharded, and workers that live on."""
     first, second = world(2).run(epochs, "shuffled", json_files, workers, timeout_s=60)[0]
     assert first != second
+
+
+def shuffled_inside(folder: str) -> Any:
+    """A mapped stream of two, of which the second is shuffled."""
+    from datasets import interleave_datasets
+
+    return interleave_datasets([files(folder, 0, 24), files(folder, 24, 64).shuffle(buffer_size=10)]).map(twice)
+
+
+@pytest.mark.parametrize("kind", ["files", "mapped", "filtered", "concatenated", "interleaved", "tensors"])
+def test_a_stream_without_a_buffer_goes_on_by_its_state(json_files: str, kind: str) -> None:
+    assert is_stateful(STREAMS[kind][0](json_files))
+
+
+@pytest.mark.parametrize("make", [shuffled, nested, shuffled_inside])
+def test_a_stream_with_a_buffer_anywhere_is_read_again(json_files: str, make: Callable[[str], Any]) -> None:
+    """Its state leaves the buffer out."""
+    assert not is_stateful(make(json_files))
 
 
 def first_life(kind: str, folder: str, size: int, workers: int) -> tuple[Steps, Steps, Any]:
