@@ -133,15 +133,22 @@ def shuffled_inside(folder: str) -> Any:
     return interleave_datasets([files(folder, 0, 24), files(folder, 24, 64).shuffle(buffer_size=10)]).map(twice)
 
 
+@pytest.fixture
+def files_of_here(json_files: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The files, for `datasets` in this process, which sets a variable when it is imported."""
+    monkeypatch.setenv("KMP_DUPLICATE_LIB_OK", "True")
+    return json_files
+
+
 @pytest.mark.parametrize("kind", ["files", "mapped", "filtered", "concatenated", "interleaved", "tensors"])
-def test_a_stream_without_a_buffer_goes_on_by_its_state(json_files: str, kind: str) -> None:
-    assert is_stateful(STREAMS[kind][0](json_files))
+def test_a_stream_without_a_buffer_goes_on_by_its_state(files_of_here: str, kind: str) -> None:
+    assert is_stateful(STREAMS[kind][0](files_of_here))
 
 
 @pytest.mark.parametrize("make", [shuffled, nested, shuffled_inside])
-def test_a_stream_with_a_buffer_anywhere_is_read_again(json_files: str, make: Callable[[str], Any]) -> None:
+def test_a_stream_with_a_buffer_anywhere_is_read_again(files_of_here: str, make: Callable[[str], Any]) -> None:
     """Its state leaves the buffer out."""
-    assert not is_stateful(make(json_files))
+    assert not is_stateful(make(files_of_here))
 
 
 def first_life(kind: str, folder: str, size: int, workers: int) -> tuple[Steps, Steps, Any]:
