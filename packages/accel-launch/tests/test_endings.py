@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from accel_testing import stretched
+from suite.soak import in_soak
 
 Start = Callable[..., "subprocess.Popen[str]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -153,6 +154,27 @@ def test_a_killed_launcher_leaves_nothing_of_a_wrapper_in_shell(start: Start, tm
         launcher.wait(stretched(60))
         wait_for(lambda: not any(map(running, left)))
     wait_for(lambda: not list(scratch.glob("accel-*")))
+
+
+@needs_linux
+@pytest.mark.parametrize("number", [signal.SIGTERM, *in_soak(signal.SIGINT)])
+def test_a_launcher_that_is_told_to_end_leaves_nothing_of_a_wrapper_in_shell(
+    start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Neither what has the environment of the job nor what has none, as a program that was started by `env -i`."""
+    wrapper = tmp_path / "wrapper.sh"
+    lines = ["#!/bin/sh", "setsid sleep 610 &", "first=$!", "env -i setsid sleep 611 &", "echo $first $! > pid-$RANK"]
+    wrapper.write_text("\n".join([*lines, "sleep 620", ""]))
+    wrapper.chmod(0o755)
+    with start("launch", "-n", "2", "--no_python", "./wrapper.sh") as launcher:
+        found = [tmp_path / f"pid-{rank}" for rank in "01"]
+        wait_for(lambda: all(path.exists() and path.read_text().endswith("\n") for path in found))
+        left = [int(pid) for path in found for pid in path.read_text().split()]
+        assert all(map(running, left))
+        launcher.send_signal(number)
+        launcher.communicate(timeout=stretched(60))
+        assert launcher.returncode == 128 + number
+        wait_for(lambda: not any(map(running, left)))
 
 
 @needs_linux
