@@ -113,3 +113,16 @@ def test_weights_on_meta_that_are_not_tied_are_not_taken_for_tied(tmp_path: Path
     fresh = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)).to("meta")
     with pytest.raises(CheckpointError, match=f"{NOT_IN_FILES}: 1.weight"):
         load_checkpoint_in_model(fresh, tmp_path, {"": "cpu"})
+
+
+def test_hooks_of_gradients_stay_on_weights_that_were_on_meta(tmp_path: Path) -> None:
+    """As of an optimizer that steps in the backward, made before the weights are loaded."""
+    save_weights(Rotary().state_dict(), tmp_path)
+    with torch.device("meta"):
+        model = nn.ModuleDict({"linear": nn.Linear(2, 2)})
+    called: list[torch.Tensor] = []
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(called.append)
+    load_checkpoint_in_model(model, tmp_path, {"": torch.device("cpu")})
+    model["linear"](torch.ones(1, 2)).sum().backward()
+    assert {id(parameter) for parameter in called} == {id(parameter) for parameter in model.parameters()}
