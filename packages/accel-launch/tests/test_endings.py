@@ -158,7 +158,7 @@ def test_a_killed_launcher_leaves_nothing_of_a_wrapper_in_shell(start: Start, tm
 
 @needs_linux
 @pytest.mark.parametrize("number", [signal.SIGTERM, *in_soak(signal.SIGINT)])
-def test_a_launcher_that_is_told_to_end_leaves_nothing_of_a_wrapper_in_shell(
+def test_a_signal_to_the_launcher_leaves_nothing_of_a_wrapper(
     start: Start, tmp_path: Path, number: signal.Signals
 ) -> None:
     """Neither what has the environment of the job nor what has none, as a program that was started by `env -i`."""
