@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from accel import Accelerator
-from accel.checkpoint.votes import RankVotes
+from accel.checkpoint.consensus import RankConsensus
 from accel.utils import DataLoaderConfiguration
 from restart import digest
 from torch import Tensor, nn
@@ -109,7 +109,7 @@ def windows(folder: str, at: int | None, resumed: bool) -> tuple[str, list[str]]
     """Two epochs of windows of four micro-batches, saved after micro-batch `at`; what was warned of."""
     accelerator, model, optimizer, schedule, loader = begun(accumulation=4, together=4)
     said: list[str] = []
-    RankVotes.warn_once = lambda _, text: said.append(text)  # type: ignore[method-assign, assignment] # a stand-in
+    RankConsensus.warn_once = lambda _, text: said.append(text)  # type: ignore[method-assign, assignment] # a stand-in
     if resumed:
         accelerator.load_state(folder)
     count = 0

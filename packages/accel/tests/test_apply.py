@@ -7,7 +7,7 @@ import numpy
 import pytest
 import torch
 from accel import Accelerator
-from accel.checkpoint import destination, load
+from accel.checkpoint import load, save_job
 from accel.checkpoint.apply import cannot_refuse
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint
 from accel.utils import ProjectConfiguration
@@ -166,7 +166,7 @@ def unreadable(folder: str) -> str:
     project = ProjectConfiguration(folder, automatic_checkpoint_naming=True)
     accelerator = Accelerator(cpu=True, project_config=project)
     if accelerator.process_index == 0:
-        module: Any = destination
+        module: Any = save_job
         module.next_number = _no_permission
     with pytest.raises(CheckpointError) as caught:
         accelerator.save_state()

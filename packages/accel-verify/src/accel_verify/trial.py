@@ -12,8 +12,8 @@ from unittest.mock import Mock, patch
 from accel import CheckpointError
 from accel.accelerator import Accelerator
 from accel.checkpoint.checkpointer import Checkpointer
-from accel.checkpoint.destination import SaveRequest, destination
 from accel.checkpoint.find import CheckpointFinder
+from accel.checkpoint.save_job import SaveRequest, destination
 from torch import nn
 from torch.nn import functional
 
@@ -50,7 +50,7 @@ def trial() -> Iterator[None]:
         patch.multiple(Checkpointer, save=_save, load=_load, save_and_stop=end),
         # `resume` and automatic names begin as in an empty folder
         patch.object(CheckpointFinder, "_numbered", Mock(return_value=[])),
-        patch("accel.checkpoint.destination.next_number", Mock(return_value=0)),
+        patch("accel.checkpoint.save_job.next_number", Mock(return_value=0)),
         patch("accel.preparation.ConsumptionLog.write", nothing),
     ):
         yield

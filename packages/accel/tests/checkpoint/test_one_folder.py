@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from accel import Accelerator
-from accel.checkpoint.destination import AUTOMATIC, SaveRequest, destination
+from accel.checkpoint.save_job import AUTOMATIC, SaveRequest, destination
 from accel_checkpoint import CheckpointError
 from accel_testing import MakePool
 from torch import nn

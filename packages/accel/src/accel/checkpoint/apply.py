@@ -10,9 +10,9 @@ from functools import partial
 import torch
 from torch import nn
 
+from accel.checkpoint.consensus import problems_of
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint, foreign_hooks
-from accel.checkpoint.stateful_item import StatefulItem
-from accel.checkpoint.votes import problems_of
+from accel.checkpoint.registry import StatefulItem
 
 
 def cannot_refuse(model: nn.Module) -> bool:

@@ -13,12 +13,12 @@ from accel_state import ProcessControl
 from accel_state.exit_codes import STOPPED
 from torch import nn
 
-from accel.checkpoint.destination import next_of
+from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.load import StateLoader
 from accel.checkpoint.preemption import StopSignals
 from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.save import StateSaver
-from accel.checkpoint.votes import RankVotes
+from accel.checkpoint.save_job import next_of
 from accel.checkpoint.whole_weights import full_state_dict, save_full_weights
 from accel.configuration import ProjectConfiguration
 from accel.tracking.session import TrackingSession
@@ -47,13 +47,13 @@ class Checkpointer:
         self.registry = registry
         self.project = project
         self._processes = processes
-        self._votes = RankVotes(processes)
+        self._consensus = RankConsensus(processes)
         self._tracking = tracking
         #: a checkpoint that the trackers have not heard of
         self._unnoted: Path | None = None
-        self._saver = StateSaver(processes, self._votes, registry, project, tracking.states)
-        self._loader = StateLoader(processes, self._votes, registry, project, tracking)
-        self.signals = StopSignals(self._votes)
+        self._saver = StateSaver(processes, self._consensus, registry, project, tracking.states)
+        self._loader = StateLoader(processes, self._consensus, registry, project, tracking)
+        self.signals = StopSignals(self._consensus)
         self.signals.install(project.stop_signals)
 
     @property

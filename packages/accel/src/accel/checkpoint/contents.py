@@ -1,4 +1,4 @@
-"""The content of a checkpoint, from the objects that have a state, and how it is written."""
+"""The content of a checkpoint, from the objects that have a state."""
 
 from __future__ import annotations
 
@@ -7,21 +7,11 @@ import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
 from accel_amp import AcceleratedOptimizer
-from accel_checkpoint import (
-    CheckpointError,
-    FileDigest,
-    Manifest,
-    StagedCheckpoint,
-    encode,
-    plan_shards,
-    serialize,
-    size_in_bytes,
-)
+from accel_checkpoint import CheckpointError, encode, plan_shards, size_in_bytes
 from accel_checkpoint.safetensors_header import ALIASES
 from accel_checkpoint.save import INDEX
 from accel_checkpoint.tensor_file import find_unsupported
@@ -30,7 +20,7 @@ from torch import nn
 
 import accel
 from accel.checkpoint.parts import has_parts, layout, own_part, part_name
-from accel.checkpoint.stateful_item import StatefulItem
+from accel.checkpoint.registry import StatefulItem
 
 #: bytes of weights that are not trained from which on they have files of their own
 APART = 1 << 20
@@ -142,45 +132,6 @@ class CheckpointContents:
         elif tensors and file is not None:
             self.files[file] = tensors
         return encoded
-
-
-def write_files(
-    stage: StagedCheckpoint, contents: CheckpointContents, before: tuple[Path, Mapping[str, FileDigest]] | None
-) -> None:
-    """Write the tensors into the stage.
-
-    Args:
-        stage: The hidden folder of the checkpoint.
-        contents: What to write.
-        before: The folder and the files of a checkpoint whose files may be linked.
-    """
-    for name, tensors in contents.files.items():
-        if name not in contents.fixed or before is None or not _linked(stage, name, contents, *before):
-            stage.write_tensors(name, tensors, contents.metadata.get(name))
-
-
-def seal(stage: StagedCheckpoint, contents: CheckpointContents, about: dict[str, Any], ranks: list[Any]) -> None:
-    """Write the small texts and, last, the manifest, when all tensors are in the stage.
-
-    Args:
-        stage: The hidden folder of the checkpoint.
-        contents: What to write.
-        about: What wrote it.
-        ranks: The random numbers of each rank.
-    """
-    for name, text in contents.texts.items():
-        stage.write(name, [text.encode()])
-    stage.adopt()
-    stage.seal(Manifest(about, stage.files, contents.items, ranks, contents.parts))
-
-
-def _linked(
-    stage: StagedCheckpoint, name: str, contents: CheckpointContents, folder: Path, files: Mapping[str, FileDigest]
-) -> bool:
-    """Return True if the checkpoint before has the same file, and the file could be linked."""
-    content = serialize(contents.files[name], contents.metadata.get(name))
-    known = files.get(name)
-    return known is not None and FileDigest.of(content) == known and stage.link(name, folder / name, known)
 
 
 def about_this_run(mesh: MeshSpec, world: int, optimizers: Iterable[AcceleratedOptimizer]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.retention import list_checkpoints
 from accel_state import ProcessControl
 
+from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.reading_lock import ReadingLock
-from accel.checkpoint.votes import RankVotes
 from accel.configuration import ProjectConfiguration
 
 
@@ -24,13 +24,13 @@ class CheckpointFinder:
 
     Args:
         processes: The processes that take part.
-        votes: What they say to each other.
+        consensus: What they say to each other.
         project: The folder of the checkpoints.
     """
 
-    def __init__(self, processes: ProcessControl, votes: RankVotes, project: ProjectConfiguration) -> None:
+    def __init__(self, processes: ProcessControl, consensus: RankConsensus, project: ProjectConfiguration) -> None:
         self._processes = processes
-        self._votes = votes
+        self._consensus = consensus
         self._project = project
 
     def unusable(self) -> list[str]:
@@ -74,7 +74,7 @@ class CheckpointFinder:
                     locks.enter_context(ReadingLock(path, found=True))
         except (ValueError, OSError) as error:
             problems.append(str(error))
-        told = self._votes.exchange("load_state: where", [chosen, by_accelerate, problems])
+        told = self._consensus.exchange("load_state: where", [chosen, by_accelerate, problems])
         chosen, _, problems = told[0]
         if problems:
             raise CheckpointError("; ".join(problems))

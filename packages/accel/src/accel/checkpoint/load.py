@@ -17,14 +17,13 @@ from accel_state import ProcessControl
 from torch import nn
 
 from accel.checkpoint.apply import cannot_refuse, put, put_weights
+from accel.checkpoint.consensus import RankConsensus, by_rank, problems_of
 from accel.checkpoint.find import CheckpointFinder
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint, item_problems
 from accel.checkpoint.parts import has_parts
 from accel.checkpoint.reading_lock import ReadingLock
-from accel.checkpoint.registry import CheckpointRegistry
+from accel.checkpoint.registry import REST, CheckpointRegistry, StatefulItem
 from accel.checkpoint.saved_generators import SavedGenerators
-from accel.checkpoint.stateful_item import REST, StatefulItem
-from accel.checkpoint.votes import RankVotes, by_rank, problems_of
 from accel.configuration import ProjectConfiguration
 from accel.tracking.session import TrackingSession
 
@@ -41,7 +40,7 @@ class StateLoader:
 
     Args:
         processes: The processes that take part.
-        votes: What they say to each other.
+        consensus: What they say to each other.
         registry: What is loaded.
         project: The folder of the checkpoints.
         tracking: The trackers, whose runs are resumed.
@@ -50,17 +49,17 @@ class StateLoader:
     def __init__(
         self,
         processes: ProcessControl,
-        votes: RankVotes,
+        consensus: RankConsensus,
         registry: CheckpointRegistry,
         project: ProjectConfiguration,
         tracking: TrackingSession,
     ) -> None:
         self._tracking = tracking
         self._processes = processes
-        self._votes = votes
+        self._consensus = consensus
         self._registry = registry
         self._project = project
-        self._finder = CheckpointFinder(processes, votes, project)
+        self._finder = CheckpointFinder(processes, consensus, project)
 
     def load(self, input_dir: str | Path | None) -> tuple[Path, Manifest | None]:
         """Load the checkpoint in a folder, or the newest whole one of the project.
@@ -87,7 +86,7 @@ class StateLoader:
         Collective:
             Every process must call.
         """
-        self._votes.require("resume: where", "no checkpoint could be written here:", self._finder.unusable())
+        self._consensus.require("resume: where", "no checkpoint could be written here:", self._finder.unusable())
         return self._loaded(None, resuming=True)
 
     def _loaded(self, input_dir: str | Path | None, *, resuming: bool) -> tuple[Path, Manifest | None] | None:
@@ -124,7 +123,7 @@ class StateLoader:
                     else:
                         self._apply_order(checkpoint)
                         return lock.folder, checkpoint.manifest
-                moved = self._votes.exchange("load_state: moved", lock.was_moved())
+                moved = self._consensus.exchange("load_state: moved", lock.was_moved())
             if any(moved):
                 return error
             if checkpoint is not None or place == len(locks):
@@ -151,12 +150,12 @@ class StateLoader:
             scaler=registry.components.scaler,
         )
         about = f"{folder} cannot be gone on from, and nothing was changed:"
-        self._votes.require("load_state: fits", about, checkpoint.problems)
+        self._consensus.require("load_state: fits", about, checkpoint.problems)
         checkpoint.load()
         registry.components.accumulation.reset()
         for optimizer in preparer.optimizers:
             optimizer.discard_gradients()
-        self._votes.warn_once(checkpoint.left)
+        self._consensus.warn_once(checkpoint.left)
 
     def _verified(self, lock: ReadingLock) -> tuple[list[str], LoadedCheckpoint | None]:
         """Return what is wrong with the files of a checkpoint, and its content if nothing is."""
@@ -180,7 +179,7 @@ class StateLoader:
             problems = [str(error)]
         except Exception as error:  # noqa: BLE001 - no memory, say: all processes are to hear of it, and none to wait
             problems = [f"{folder}: {type(error).__name__}: {error}"]
-        told = self._votes.exchange("load_state: files", {"problems": problems, "digest": digest})
+        told = self._consensus.exchange("load_state: files", {"problems": problems, "digest": digest})
         lines = by_rank([vote["problems"] for vote in told])
         if not lines and len({vote["digest"] for vote in told}) > 1:
             lines = [
@@ -219,18 +218,18 @@ class StateLoader:
         except (CheckpointError, LookupError, TypeError, ValueError) as error:
             problems.append(f"the generators of rank {rank} are missing or damaged: {type(error).__name__}: {error}")
         about = f"the checkpoint {folder} does not fit, and nothing was changed:"
-        self._votes.require("load_state: fits", about, problems)
+        self._consensus.require("load_state: fits", about, problems)
         trackers = checkpoint.manifest.about.get("trackers", {})
         problems = problems_of(lambda: self._tracking.loaded(folder, trackers, resuming=resuming), "trackers: ")
         if trackers:
             about = f"the checkpoint {folder} was not loaded, as trackers cannot go on:"
-            self._votes.require("load_state: trackers", about, problems)
+            self._consensus.require("load_state: trackers", about, problems)
         left = self._hooked_models(folder, models, own)
         self._put(checkpoint, wanted, {name: model for name, model in own.items() if name in left})
 
     def _apply_order(self, checkpoint: LoadedCheckpoint) -> None:
         """Restore random numbers, and let loaders that resume before a window draw their order anew."""
-        SavedGenerators(checkpoint.manifest, self._processes.run).restore(self._votes)
+        SavedGenerators(checkpoint.manifest, self._processes.run).restore(self._consensus)
         try:
             first = decode(checkpoint.manifest.ranks[0])["generators"]["torch"]
         except (CheckpointError, LookupError, TypeError):
@@ -248,14 +247,14 @@ class StateLoader:
             checkpoint, wanted, {name: model for name, model in models.items() if name not in sure}
         )
         about = f"{checkpoint.folder} could not be loaded, and everything has its old state:"
-        self._votes.require("load_state: put", about, problems, put_back)
+        self._consensus.require("load_state: put", about, problems, put_back)
         about = f"{checkpoint.folder} was loaded in part only; start anew, or load another:"
-        self._votes.require("load_state: weights", about, put_weights(checkpoint, sure))
+        self._consensus.require("load_state: weights", about, put_weights(checkpoint, sure))
         for optimizer in self._registry.preparer.optimizers:
             optimizer.discard_gradients()
         threads = checkpoint.manifest.about.get("threads")
         if threads != torch.get_num_threads():
-            self._votes.warn_once(
+            self._consensus.warn_once(
                 f"the number of threads of each process is {torch.get_num_threads()} now, and was {threads} when the"
                 " checkpoint was taken: sums are rounded otherwise"
             )
@@ -276,5 +275,5 @@ class StateLoader:
             f"{name} is not in the checkpoint, and no hook has taken it out of its models"
             for name in sorted(names - set(saved))
         ]
-        self._votes.require("load_state: hooks", f"the checkpoint {folder} could not be loaded:", problems)
+        self._consensus.require("load_state: hooks", f"the checkpoint {folder} could not be loaded:", problems)
         return names

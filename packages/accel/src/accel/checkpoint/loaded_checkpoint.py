@@ -14,7 +14,7 @@ from torch import nn
 
 from accel.checkpoint.parts import has_parts
 from accel.checkpoint.reading_lock import ReadingLock
-from accel.checkpoint.stateful_item import StatefulItem
+from accel.checkpoint.registry import StatefulItem
 
 
 @final

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any, final
 
-from accel.checkpoint.votes import RankVotes
+from accel.checkpoint.consensus import RankConsensus
 
 #: seconds in which a signal that comes again is the same one: sent to all processes, and passed on by a launcher
 ECHO_S = 1.0
@@ -29,8 +29,8 @@ class StopSignals:
     #: read in loader workers, by what seeds them
     shields_workers = True
 
-    def __init__(self, votes: RankVotes) -> None:
-        self._votes = votes
+    def __init__(self, consensus: RankConsensus) -> None:
+        self._consensus = consensus
         #: the name of the signal that came, or None
         self.received: str | None = None
         self._before: dict[int, Any] = {}
@@ -56,7 +56,9 @@ class StopSignals:
         for name in wanted:
             number = int(getattr(signal, name))
             if name in OF_TERMINALS and signal.getsignal(number) is signal.SIG_IGN:
-                self._votes.warn_once(f"{name} is not noted: this process was started with {name} ignored, as by nohup")
+                self._consensus.warn_once(
+                    f"{name} is not noted: this process was started with {name} ignored, as by nohup"
+                )
                 continue
             if number not in self._before:
                 self._before[number] = signal.signal(number, self)
@@ -73,15 +75,15 @@ class StopSignals:
             if _in_main_thread():
                 self.install(USUAL)
             else:
-                self._votes.warn_once(
+                self._consensus.warn_once(
                     "stop_requested: no signal is noted, as this training runs in the thread"
                     f" {threading.current_thread().name}, and Python lets only the main thread note signals; the engine"
                     " that runs it has to say when to stop"
                 )
-        received = self._votes.exchange("stop_requested", self.received)
+        received = self._consensus.exchange("stop_requested", self.received)
         told = [f"rank {rank} was told by {name}" for rank, name in enumerate(received) if name is not None]
         if told:
-            self._votes.warn_once(f"stopping, as {', '.join(told)}")
+            self._consensus.warn_once(f"stopping, as {', '.join(told)}")
         return bool(told)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -17,13 +18,12 @@ from accel_ops import process_rng
 from accel_state import ProcessControl
 from torch import nn
 
+from accel.checkpoint.consensus import RankConsensus, problems_of, refuse
 from accel.checkpoint.contents import CheckpointContents, about_this_run
-from accel.checkpoint.destination import AUTOMATIC, SaveRequest, destination
 from accel.checkpoint.parts import has_parts
 from accel.checkpoint.progress_marker import note_progress
 from accel.checkpoint.registry import CheckpointRegistry
-from accel.checkpoint.save_job import Before, SaveJob
-from accel.checkpoint.votes import RankVotes, problems_of, refuse
+from accel.checkpoint.save_job import AUTOMATIC, Before, SaveJob, SaveRequest, destination
 from accel.configuration import ProjectConfiguration
 
 logger = logging.getLogger("accel")
@@ -41,7 +41,7 @@ class StateSaver:
 
     Args:
         processes: The processes that take part.
-        votes: What they say to each other.
+        consensus: What they say to each other.
         registry: What is saved.
         project: The folders and the names of checkpoints.
         tracker_states: A function that returns what to keep of the trackers.
@@ -50,14 +50,14 @@ class StateSaver:
     def __init__(
         self,
         processes: ProcessControl,
-        votes: RankVotes,
+        consensus: RankConsensus,
         registry: CheckpointRegistry,
         project: ProjectConfiguration,
         tracker_states: Callable[[], dict[str, Any]],
     ) -> None:
         self._processes = processes
         self._tracker_states = tracker_states
-        self._votes = votes
+        self._consensus = consensus
         self._registry = registry
         self._project = project
         self._async_writer, self._snapshot = AsyncWriter(), Snapshot()
@@ -88,19 +88,19 @@ class StateSaver:
             )
         size_in_bytes(max_shard_size)
         for loss in self._registry.losses():
-            self._votes.warn_once(loss)
+            self._consensus.warn_once(loss)
         self.wait()
-        models, vote = self._registry.models(), self._vote(output_dir)
+        models, statement = self._registry.models(), self._statement(output_dir)
         weights: Weights = {name: model.state_dict() for name, model in models.items()}
         by_all = any(map(has_parts, weights.values()))
-        job = self._hooked(vote, models, weights) if self._registry.save_hooks else None
+        job = self._hooked(statement, models, weights) if self._registry.save_hooks else None
         contents = self._contents(models, weights, max_shard_size, by_all=by_all)
-        vote["problems"] += contents.problems
+        statement["problems"] += contents.problems
         rng = json.dumps(encode({"generators": process_rng.captured(self._processes.run.device)})).encode()
-        told = self._votes.exchange("save_state: begin", vote | {"rng_bytes": len(rng)})
+        told = self._consensus.exchange("save_state: begin", statement | {"rng_bytes": len(rng)})
         target = self._settled(told, job)
-        writers = sorted({vote["request"]["writer"] for vote in told})
-        rng_states = self._votes.gather(writers, rng, [vote["rng_bytes"] for vote in told])
+        writers = sorted({said["request"]["writer"] for said in told})
+        rng_states = self._consensus.gather(writers, rng, [said["rng_bytes"] for said in told])
         about = about_this_run(
             self._processes.run.mesh, self._processes.num_processes, self._registry.preparer.optimizers
         )
@@ -139,7 +139,7 @@ class StateSaver:
     def _writes(self) -> bool:
         return self._processes.process_index == self._writer
 
-    def _vote(self, output_dir: str | Path | None) -> dict[str, Any]:
+    def _statement(self, output_dir: str | Path | None) -> dict[str, Any]:
         """Return where this process is to write, and what conflicts with that, as it tells the others."""
         rank = self._processes.process_index
         problems: list[str] = []
@@ -147,25 +147,25 @@ class StateSaver:
             request = SaveRequest.of(output_dir, self._project, rank=rank, writer=self._writer)
         except (CheckpointError, ValueError, OSError) as error:
             request, problems = SaveRequest(self._writer, [AUTOMATIC], ""), [str(error)]
-        return {"request": request.to_json(), "problems": problems, "tag": new_tag()}
+        return {"request": asdict(request), "problems": problems, "tag": new_tag()}
 
     def _settled(self, told: list[dict[str, Any]], job: SaveJob | None = None) -> Path:
         """Return the folder of the checkpoint, from what all processes say, or abandon the job and raise."""
         try:
-            refuse(FAILED, [vote["problems"] for vote in told])
-            return destination([SaveRequest(**vote["request"]) for vote in told], self._writer)
+            refuse(FAILED, [said["problems"] for said in told])
+            return destination([SaveRequest(**said["request"]) for said in told], self._writer)
         except CheckpointError:
             if job is not None:
                 job.abandon()
             raise
 
-    def _hooked(self, vote: dict[str, Any], models: dict[str, nn.Module], weights: Weights) -> SaveJob | None:
+    def _hooked(self, statement: dict[str, Any], models: dict[str, nn.Module], weights: Weights) -> SaveJob | None:
         """Let hooks write into the stage of the job that is returned, and take weights out of `weights`."""
-        told = self._votes.exchange("save_state: where", vote)
+        told = self._consensus.exchange("save_state: where", statement)
         target = self._settled(told)
         job = SaveJob(target, told[self._writer]["tag"], self._writes, CheckpointContents(), {}, [])
         problems = problems_of(job.begin) if self._writes else []
-        folders = self._votes.exchange("save_state: hooks", [str(job.stage.path) if job.stage else "", problems])
+        folders = self._consensus.exchange("save_state: hooks", [str(job.stage.path) if job.stage else "", problems])
         refuse(FAILED, [said for _, said in folders], job.abandon)
         listed, folder = list(weights.values()), folders[self._writer][0]
 
@@ -173,7 +173,7 @@ class StateSaver:
             for hook in list(self._registry.save_hooks.values()):
                 hook(list(models.values()), listed, folder)
 
-        vote["problems"] += problems_of(call, "a hook of save_state failed: ")
+        statement["problems"] += problems_of(call, "a hook of save_state failed: ")
         if len(listed) == len(weights):
             weights.update(zip(weights, listed, strict=True))  # what a hook has put in the place of another
         else:
@@ -211,7 +211,7 @@ class StateSaver:
 
         named = False
         try:
-            if self._votes.done_by_all(writers, name, write):
+            if self._consensus.done_by_all(writers, name, write):
                 self._commit(job)
                 named = True
         finally:
@@ -222,7 +222,7 @@ class StateSaver:
         named = False
         try:
             ranks = range(self._processes.num_processes) if self._writes else [self._processes.process_index]
-            parts = self._votes.results(ranks, f"{name}/parts", lambda: job.write_own(self.newest))
+            parts = self._consensus.results(ranks, f"{name}/parts", lambda: job.write_own(self.newest))
             if self._writes and parts:
                 job.join(parts)
                 job.seal()
@@ -231,7 +231,7 @@ class StateSaver:
         finally:
             # the others end when the checkpoint has its name, and remove their parts if it has none
             try:
-                (named,) = self._votes.results([self._writer], f"{name}/named", lambda: named)
+                (named,) = self._consensus.results([self._writer], f"{name}/named", lambda: named)
             finally:
                 job.end(named=named)
             if named and not self._writes:
@@ -256,7 +256,7 @@ class StateSaver:
         if problems:
             job.abandon()
         try:
-            self._votes.require("save_state: copied", FAILED, problems)
+            self._consensus.require("save_state: copied", FAILED, problems)
             self._in_background = True
         finally:
             copied_by_all.set_result(self._in_background)
@@ -264,9 +264,9 @@ class StateSaver:
     def _finish(self, what: str, work: Callable[[], object]) -> None:
         """Let those that write do their work, while every other process waits."""
         if self._by_all:
-            self._votes.require(what, FAILED, problems_of(work))
+            self._consensus.require(what, FAILED, problems_of(work))
         else:
-            self._votes.write(what, FAILED, work, each_machine=self._project.save_on_each_node)
+            self._consensus.write(what, FAILED, work, each_machine=self._project.save_on_each_node)
 
     def _commit(self, job: SaveJob) -> None:
         job.begin().commit()

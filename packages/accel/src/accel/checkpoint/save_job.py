@@ -1,24 +1,94 @@
-"""The save of a checkpoint by this rank: from the hidden folder to its name."""
+"""The part of a rank in a save: the folder that it was asked to write into, the hidden folder, and its name."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from accel_checkpoint import CheckpointError, FileDigest, StagedCheckpoint, collect
+from accel_checkpoint import CheckpointError, FileDigest, Manifest, StagedCheckpoint, collect, serialize
 from accel_checkpoint.hidden_folder import hidden_path
+from accel_checkpoint.retention import checkpoint_path, next_number
 
-from accel.checkpoint.contents import CheckpointContents, seal, write_files
+from accel.checkpoint.contents import CheckpointContents
+from accel.configuration import ProjectConfiguration
 
+AUTOMATIC = "none, to be named automatically"
 #: how long a file of another machine may stay invisible on a disk that both share (NFS keeps names for 60 s)
 VISIBLE_AFTER_S = 90.0
 #: the folder of the checkpoint before, and its files, which may be linked
 Before = tuple[Path, Mapping[str, FileDigest]] | None
 #: the size and hash of each file that a rank has written, as it tells the others
 Digests = dict[str, tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRequest:
+    """The folder that a rank was asked to write into.
+
+    Args:
+        writer: The rank that writes what this rank has.
+        asked: The names of the folder.
+        folder: Its absolute path.
+        number: The number of an automatic name.
+    """
+
+    writer: int
+    asked: list[str]
+    folder: str
+    number: int = 0
+
+    @classmethod
+    def of(cls, output_dir: str | Path | None, project: ProjectConfiguration, *, rank: int, writer: int) -> SaveRequest:
+        """Return the request of a rank. Only a rank that writes looks at the disk.
+
+        Args:
+            output_dir: The folder, or None for an automatic name.
+            project: The folder and the numbers of automatic names.
+            rank: The rank.
+            writer: The rank that writes what it has.
+
+        Raises:
+            CheckpointError: The project has no place for checkpoints; or as ValueError or OSError.
+        """
+        if output_dir is None and rank != writer:
+            return cls(writer, [AUTOMATIC], "")
+        if output_dir is None:
+            return cls(writer, [AUTOMATIC], str(project.checkpoints.absolute()), next_of(project))
+        # machines may stand in other folders, and a process may name its own in another way
+        return cls(writer, [str(Path(output_dir)), os.path.abspath(output_dir)], os.path.abspath(output_dir))
+
+
+def next_of(project: ProjectConfiguration) -> int:
+    """Return the number of the next checkpoint of a project."""
+    if not project.automatic_checkpoint_naming:
+        return project.iteration
+    return max(project.iteration, next_number(project.checkpoints))
+
+
+def destination(requests: list[SaveRequest], writer: int) -> Path:
+    """Return the folder into which a rank writes.
+
+    Args:
+        requests: The requests of all ranks.
+        writer: The rank that writes.
+
+    Raises:
+        CheckpointError: A rank was asked for another folder than the rank that writes for it.
+    """
+    if any(set(request.asked).isdisjoint(requests[request.writer].asked) for request in requests):
+        rows = "".join(f"\n  rank {rank}: {request.asked[0]}" for rank, request in enumerate(requests))
+        raise CheckpointError(
+            f"no checkpoint was written: save_state was asked for different folders{rows}\ngive every rank the same"
+        )
+    folder = Path(requests[writer].folder)
+    if requests[writer].asked != [AUTOMATIC]:
+        return folder
+    # machines that share no disk may have lost some: all give it the same number
+    return checkpoint_path(folder, max(request.number for request in requests))
 
 
 @final
@@ -54,9 +124,17 @@ class SaveJob:
 
     def write_own(self, before: Before) -> Digests:
         """Write the tensors of this rank, and return the sizes and hashes of their files."""
-        stage = self.begin()
-        write_files(stage, self.contents, before)
+        stage, contents = self.begin(), self.contents
+        for name, tensors in contents.files.items():
+            if name not in contents.fixed or before is None or not self._linked(stage, name, *before):
+                stage.write_tensors(name, tensors, contents.metadata.get(name))
         return {name: (digest.size, digest.xxh3) for name, digest in stage.files.items()}
+
+    def _linked(self, stage: StagedCheckpoint, name: str, folder: Path, files: Mapping[str, FileDigest]) -> bool:
+        """Return True if the checkpoint before has the same file, and the file could be linked."""
+        content = serialize(self.contents.files[name], self.contents.metadata.get(name))
+        known = files.get(name)
+        return known is not None and FileDigest.of(content) == known and stage.link(name, folder / name, known)
 
     def join(self, parts: Sequence[Digests], limit_s: float = VISIBLE_AFTER_S) -> None:
         """Add what other ranks have written, when it is visible here.
@@ -78,8 +156,12 @@ class SaveJob:
                 stage.files[name] = FileDigest(size, xxh3)
 
     def seal(self) -> None:
-        """Write what is missing when all tensors are written: the manifest is the last file."""
-        seal(self.begin(), self.contents, self.about, self.rng_states)
+        """Write the small texts and, last, the manifest, when all tensors are in the hidden folder."""
+        stage, contents = self.begin(), self.contents
+        for name, text in contents.texts.items():
+            stage.write(name, [text.encode()])
+        stage.adopt()
+        stage.seal(Manifest(self.about, stage.files, contents.items, self.rng_states, contents.parts))
 
     def end(self, *, named: bool) -> None:
         """Close the hidden folder that another rank has `named`, or remove it."""

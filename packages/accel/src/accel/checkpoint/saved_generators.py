@@ -9,7 +9,7 @@ from accel_ops import process_rng
 from accel_state import Run
 from accel_state.mesh import Axis
 
-from accel.checkpoint.votes import RankVotes
+from accel.checkpoint.consensus import RankConsensus
 
 
 @final
@@ -40,11 +40,11 @@ class SavedGenerators:
         """The generators of this process that the states lack, in words."""
         return process_rng.problems(self._states, self._run.device)
 
-    def restore(self, votes: RankVotes) -> None:
+    def restore(self, consensus: RankConsensus) -> None:
         """Restore the generators, or derive them from those of the first rank, and warn of what is new."""
         device = self._run.device
         if process_rng.lacks_device(self._states, device):
-            votes.warn_once(
+            consensus.warn_once(
                 f"the checkpoint was not taken on {device.kind}: random numbers of that device begin anew, from the"
                 " others'"
             )
@@ -54,13 +54,13 @@ class SavedGenerators:
         else:
             process_rng.derive(self._states, self._place)
         if self._saved != self._here:
-            votes.warn_once(
+            consensus.warn_once(
                 f"the checkpoint was taken by {_processes(self._saved_by, self._saved)}, and is loaded by"
                 f" {_processes(self._run.topology.world_size, self._here)}: the first one's random numbers go on,"
                 " and those of the others begin anew, from them and the rank"
             )
         elif self._saved_by == self._run.topology.world_size > 2:
-            votes.warn_once(
+            consensus.warn_once(
                 "from three processes on DistributedDataParallel adds gradients up in another order in its first step"
                 " after a start: training goes on with the same samples, and with sums that are rounded otherwise"
             )

@@ -13,8 +13,8 @@ from accel_checkpoint import save_weights
 from accel_checkpoint.pieces import Box, box_of, held_part, is_distributed
 from accel_state import ProcessControl, Run
 
+from accel.checkpoint.consensus import RankConsensus, problems_of
 from accel.checkpoint.parts import copy_axes, has_parts
-from accel.checkpoint.votes import RankVotes, problems_of
 
 #: the most bytes that are gathered at a time
 PIECE = 1 << 24
@@ -125,5 +125,5 @@ def save_full_weights(
         paths.append(save(weights, folder, rows=rows, writes=main))
 
     problems = problems_of(write) if safe_serialization or main else []
-    RankVotes(processes).require("save_model: written", f"the weights could not be saved in {folder}:", problems)
+    RankConsensus(processes).require("save_model: written", f"the weights could not be saved in {folder}:", problems)
     return paths[0] if main else None

@@ -1,4 +1,4 @@
-"""The messages of the ranks of a job about a checkpoint."""
+"""Let the ranks of a job agree on a checkpoint, by messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("accel")
 
 
 @final
-class RankVotes:
+class RankConsensus:
     """The rounds of messages in which ranks agree. Messages are JSON, as nothing is to be unpickled."""
 
     def __init__(self, processes: ProcessControl) -> None:
