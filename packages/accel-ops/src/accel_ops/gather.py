@@ -14,7 +14,6 @@ from accel_ops.agree import Agreed, Leaf, ShapeMismatch, Signature, agree, table
 from accel_ops.flat import Flat
 from accel_ops.packing import (
     LARGE,
-    all_gathered,
     exchange_objects,
     from_bytes,
     packed,
@@ -88,18 +87,13 @@ def gather_leaves(data: Any, transport: Transport) -> Gathered:
     if agreed.signatures is not None:
         _require_only_lengths_differ(agreed.signatures, agreed.sites)
     flat.check()
-    if agreed.signatures is None and not objects:  # as in most calls, so this path is short
+    if small and agreed.signatures is None and not objects:  # as in most calls, so this path is short
         lengths_alike = [[tensor.shape[0] if tensor.ndim else None] * transport.size for tensor in tensors]
-        whole = _from_alike(tensors, agreed.sent) if small else all_gathered(tensors, transport)
-        return Gathered(flat, whole, lengths_alike)
+        return Gathered(flat, _from_alike(tensors, agreed.sent), lengths_alike)
     letters, numbers = zip(*map(_opened, agreed.sent), strict=True)
     columns = _columns(tensors, agreed, transport.size)
-    if small and (agreed.signatures is None or _all_enclosed(columns, numbers)):
-        joined = _from_numbers(columns, numbers)
-    elif agreed.signatures is None:
-        joined = all_gathered(tensors, transport)
-    else:
-        joined = _from_messages(columns, transport)
+    enclosed = small and _all_enclosed(columns, numbers)
+    joined = _from_numbers(columns, numbers) if enclosed else _from_messages(columns, transport)
     arrived = zip(joined, columns, strict=True)
     sent_objects = zip(*unpacked_objects("gather", letters), strict=True) if objects else iter(())
     leaves, lengths = list[Any](), list[list[int | None]]()
@@ -215,10 +209,17 @@ def _from_messages(columns: Sequence[_Column], transport: Transport) -> list[tor
 
 def _from_message(columns: Sequence[_Column], transport: Transport) -> list[torch.Tensor]:
     """Exchange the columns in one message, which is freed on return, and join them (collective)."""
-    longest = max(map(sum, zip(*(column.sizes for column in columns), strict=True)))
-    message = transport.all_gather(_padded(packed([column.tensor for column in columns]), longest))
-    cut = zip(columns, _cut(columns, message.view(transport.size, -1).unbind()), strict=True)
-    return [torch.cat(parts).view(column.tensor.dtype).view(column.whole) for column, parts in cut]
+    by_rank = [list(sizes) for sizes in zip(*(column.sizes for column in columns), strict=True)]
+    message = transport.all_gather(_padded(packed([column.tensor for column in columns]), max(map(sum, by_rank))))
+    rows = message.view(transport.size, -1)
+    parts: Any = [rows]
+    if any(sizes != by_rank[0] for sizes in by_rank):
+        parts = map(torch.cat, _cut(columns, rows.unbind()))
+    elif len(columns) > 1:  # copies, so that no part keeps the memory of all; torch's stub has no result
+        parts = torch.split_with_sizes_copy(rows, by_rank[0], dim=1)  # type: ignore[func-returns-value]
+    return [
+        part.view(-1).view(column.tensor.dtype).view(column.whole) for column, part in zip(columns, parts, strict=True)
+    ]
 
 
 def _groups(columns: Sequence[_Column]) -> list[list[int]]:

@@ -144,41 +144,6 @@ def in_groups(tensors: Sequence[torch.Tensor], exchange: Callable[[torch.Tensor]
     return results
 
 
-def all_gathered(tensors: Sequence[torch.Tensor], transport: Transport) -> list[torch.Tensor]:
-    """Join the tensors of all ranks along dim 0, with a message for each large tensor and one for the others.
-
-    Args:
-        tensors: Tensors of equal shapes and dtypes on every rank.
-        transport: Transport of the ranks that take part.
-
-    Collective:
-        Every rank of the group must call.
-    """
-    size = transport.size
-    joined = [
-        tensor if tensor.numel() else tensor.new_empty((size * tensor.shape[0], *tensor.shape[1:]))
-        for tensor in tensors
-    ]
-    messages: dict[object, list[list[int]]] = {}
-    for (device, _, alone), places in _groups(tensors).items():
-        messages.setdefault((device, alone), []).append(places)
-    for columns in messages.values():
-        sent = [_flat([tensors[place] for place in places]).view(torch.uint8) for places in columns]
-        rows = transport.all_gather(_joined(sent)).view(size, -1)
-        for places, column in zip(columns, torch.split(rows, [len(content) for content in sent], dim=1), strict=True):
-            group = [tensors[place] for place in places]
-            whole = column.contiguous().view(group[0].dtype)
-            # copies, so that no part keeps the memory of all
-            lengths = [tensor.numel() for tensor in group]
-            parts: Any = [whole]
-            if len(group) > 1:
-                # torch's stub has no result
-                parts = torch.split_with_sizes_copy(whole, lengths, dim=1)  # type: ignore[func-returns-value]
-            for place, tensor, part in zip(places, group, parts, strict=True):
-                joined[place] = part.view(-1, *tensor.shape[1:])
-    return joined
-
-
 def _groups(tensors: Sequence[torch.Tensor]) -> dict[tuple[torch.device, torch.dtype, int], list[int]]:
     """Return the positions of tensors that are not empty, by device and dtype, and a large one alone."""
     groups: dict[tuple[torch.device, torch.dtype, int], list[int]] = {}
