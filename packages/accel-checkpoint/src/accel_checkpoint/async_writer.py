@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import final
 
 import torch
@@ -74,10 +74,7 @@ class AsyncWriter:
     """
 
     def __init__(self) -> None:
-        # an event, and not `Thread.join`: before Python 3.13 a thread counts as ended if its join was interrupted
-        self._idle = threading.Event()
-        self._idle.set()
-        self._error: Exception | None = None
+        self._writing: Future[None] | None = None
 
     def begin(self, write: Callable[[], None]) -> None:
         """Wait for the write before, and begin a write.
@@ -89,28 +86,14 @@ class AsyncWriter:
             Exception: The error of the write before. Then this write does not begin.
         """
         self.wait()
-
-        def run() -> None:
-            try:
-                write()
-            except Exception as error:  # noqa: BLE001 - the next wait raises it
-                self._error = error
-            finally:
-                self._idle.set()
-
-        self._idle.clear()
+        self._thread = ThreadPoolExecutor(1, "accel-checkpoint")
+        self._writing = self._thread.submit(write)
         atexit.register(self._at_exit)
-        try:
-            threading.Thread(target=run, name="accel-checkpoint").start()
-        except RuntimeError:  # the system has no more threads
-            self._idle.set()
-            atexit.unregister(self._at_exit)
-            raise
 
     @property
     def busy(self) -> bool:
         """True while a write is running."""
-        return not self._idle.is_set()
+        return self._writing is not None and not self._writing.done()
 
     def wait(self) -> None:
         """Wait until no write is running.
@@ -118,11 +101,13 @@ class AsyncWriter:
         Raises:
             Exception: The error of the write, once.
         """
-        self._idle.wait()
-        atexit.unregister(self._at_exit)
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        if self._writing is not None:
+            error = self._writing.exception()  # if this is interrupted, the next call waits
+            self._thread.shutdown()
+            self._writing = None
+            atexit.unregister(self._at_exit)
+            if error is not None:
+                raise error
 
     def _at_exit(self) -> None:
         try:
