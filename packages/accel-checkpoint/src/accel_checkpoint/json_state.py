@@ -26,6 +26,7 @@ Tensors = dict[str, torch.Tensor]
 _SEQUENCES: dict[str, Any] = {"$tuple": tuple, "$size": torch.Size}
 _MAPPINGS: dict[str, Any] = {"$map": dict, "$ordered": OrderedDict, "$counter": Counter}
 _BYTES: dict[str, Any] = {"$bytes": bytes, "$bytearray": bytearray}
+_CONTAINERS = (list, *_SEQUENCES.values(), *_MAPPINGS.values())
 _TAGS = {kind: tag for tag, kind in (_SEQUENCES | _MAPPINGS | _BYTES).items()}
 
 
@@ -88,12 +89,15 @@ class _Encoder:
             return value if value.bit_length() < LONGEST_BITS else self.refuse(f"{path}: a number of too many digits")
         if kind is float:
             return value if math.isfinite(value) else {"$float": str(value)}
-        if kind is list or kind in _SEQUENCES.values() or kind in _MAPPINGS.values():
+        if kind in _CONTAINERS:
             if depth > DEEPEST or id(value) in self._open:
                 return self.refuse(f"{path}: nested deeper than {DEEPEST}, or in itself")
             self._open.add(id(value))
             try:
-                return self.container(value, kind, path, depth)
+                if kind in _MAPPINGS.values():
+                    return self.mapping(value, kind, path, depth)
+                items = [self.value(entry, f"{path}[{index}]", depth + 1) for index, entry in enumerate(value)]
+                return items if kind is list else {_TAGS[kind]: items}
             finally:
                 self._open.discard(id(value))
         if isinstance(value, torch.Tensor):
@@ -107,12 +111,6 @@ class _Encoder:
         if kind is torch.device:
             return {"$device": str(value)}
         return self.of_numpy(value, path)
-
-    def container(self, value: Any, kind: type, path: str, depth: int) -> Any:
-        if kind in _MAPPINGS.values():
-            return self.mapping(value, kind, path, depth)
-        items = [self.value(entry, f"{path}[{index}]", depth + 1) for index, entry in enumerate(value)]
-        return items if kind is list else {_TAGS[kind]: items}
 
     def mapping(self, value: Mapping[Any, Any], kind: type, path: str, depth: int) -> Any:
         if kind is dict and all(type(key) is str and not key.startswith("$") for key in value):
