@@ -82,7 +82,7 @@ class NamedOptimizerState:
             groups.append({**saved_group, "params": list(group["params"])})
         entries = {number_of.get(name, name): entry for name, entry in saved["state"].items()}
         self._optimizer.load_state_dict({**saved, "state": entries, "param_groups": groups})
-        for number, parameter in self._parameters(state):
+        for number, parameter in zip(name_of, parameters_of(self._optimizer), strict=True):
             loaded, entry = self._optimizer.state.get(parameter), entries.get(number)
             if not isinstance(loaded, dict) or not isinstance(entry, dict):
                 continue
@@ -92,19 +92,14 @@ class NamedOptimizerState:
                     loaded[name] = value.to(loaded[name].device)
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """Return the parameters of the optimizer by their names."""
-        state = self._optimizer.state_dict()
-        name_of = self._name_of(state)
-        return {name_of[number]: parameter for number, parameter in self._parameters(state)}
+        """Return the parameters of the optimizer by their names: that of its position for one of no known model."""
+        placed = enumerate(parameters_of(self._optimizer))
+        return {self._names.get(id(parameter), f"parameter {place}"): parameter for place, parameter in placed}
 
     def _name_of(self, state: dict[str, Any]) -> dict[Any, str]:
-        """Return the name of each number of a state dict: that of its position for a parameter of no known model."""
-        numbered = enumerate(self._parameters(state))
-        return {number: self._names.get(id(parameter), f"parameter {place}") for place, (number, parameter) in numbered}
-
-    def _parameters(self, state: dict[str, Any]) -> list[tuple[Any, torch.Tensor]]:
+        """Return the name of each number of a state dict."""
         numbers = [number for group in state["param_groups"] for number in group["params"]]
-        return list(zip(numbers, parameters_of(self._optimizer), strict=True))
+        return dict(zip(numbers, self.parameters(), strict=True))
 
 
 def _listed(names: set[str]) -> str:

@@ -72,7 +72,7 @@ class AcceleratedScheduler:
             if optimizer.outcome is not True:
                 self._advance_if_all_step(args, kwargs)
                 return
-        self._advance_by(self._advance, args, kwargs)
+        self._advance_now(args, kwargs)
 
     def settle(self) -> None:
         """Advance the schedule if a step was made of which only the device knew, and wait for the device."""
@@ -101,13 +101,13 @@ class AcceleratedScheduler:
 
     def _advance_if(self, outcomes: Sequence[StepOutcome], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if all(outcomes):
-            self._advance_by(self._advance, args, kwargs)
+            self._advance_now(args, kwargs)
 
-    def _advance_by(self, steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _advance_now(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._once:
             self._scheduler.step(*args, **kwargs)
             return
-        for _ in range(steps):
+        for _ in range(self._advance):
             # OneCycleLR counts its steps and then raises an error: here it stays at its last rate. Torch would take one
             # step more, to a rate beyond the curve.
             if self._total is None or self._scheduler._step_count < self._total:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
 from typing import final
 
 import torch
@@ -11,6 +10,7 @@ from accel_state import AccumulationState
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from accel_amp.optimizer_parameters import parameters_of
 from accel_amp.scaler import LossScaler
 from accel_amp.step_hook import call_before_steps
 
@@ -59,8 +59,7 @@ class UnpreparedGuard:
 
     def owns(self, optimizer: Optimizer) -> bool:
         """Return whether the optimizer has a guarded parameter."""
-        groups = (group["params"] for group in optimizer.param_groups)
-        return any(id(parameter) in self._guarded for parameter in chain.from_iterable(groups))
+        return not self._guarded.isdisjoint(map(id, parameters_of(optimizer)))
 
     def _refuse(self, optimizer: Optimizer) -> None:
         accumulation, scaler = self.accumulation, self.scaler

@@ -119,7 +119,7 @@ class WindowScaler:
                 "backward: some losses of this window have a weight and others have none; give each its weight, or none"
             )
         if weight is None:
-            return self._mean(loss)
+            return self._mean(loss, position)
         if position == 0 and accumulation.every > 1:
             raise ValueError(
                 f"backward: weights of a window of {accumulation.every} micro-batches are added up within accumulate();"
@@ -128,9 +128,8 @@ class WindowScaler:
         self._weighted = True
         return self._by_weight(loss, _checked(weight, loss))
 
-    def _mean(self, loss: torch.Tensor) -> torch.Tensor:
+    def _mean(self, loss: torch.Tensor, position: int) -> torch.Tensor:
         accumulation = self._accumulation
-        position = accumulation.position if accumulation.inside else 0
         if position:
             self._weighted = False
         size = position if accumulation.due and position else accumulation.every
