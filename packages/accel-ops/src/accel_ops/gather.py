@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from accel_comm import Transport
 
-from accel_ops.agree import Agreed, Leaf, ShapeMismatch, Signature, agree, table
+from accel_ops.agree import Leaf, ShapeMismatch, Signature, agree, signature, table
 from accel_ops.flat import Flat
 from accel_ops.packing import (
     LARGE,
@@ -91,7 +91,7 @@ def gather_leaves(data: Any, transport: Transport) -> Gathered:
         lengths_alike = [[tensor.shape[0] if tensor.ndim else None] * transport.size for tensor in tensors]
         return Gathered(flat, _from_alike(tensors, agreed.sent), lengths_alike)
     letters, numbers = zip(*map(_opened, agreed.sent), strict=True)
-    columns = _columns(tensors, agreed, transport.size)
+    columns = _columns(tensors, agreed.signatures or [signature(flat)] * transport.size)
     enclosed = small and _all_enclosed(columns, numbers)
     joined = _from_numbers(columns, numbers) if enclosed else _from_messages(columns, transport)
     arrived = zip(joined, columns, strict=True)
@@ -149,10 +149,8 @@ class _Column:
         return (sum(shape[0] for shape in self.shapes), *first[1:]) if first else (len(self.shapes),)
 
 
-def _columns(tensors: Sequence[torch.Tensor], agreed: Agreed, ranks: int) -> list[_Column]:
-    if agreed.signatures is None:
-        return [_Column(tensor, (tuple(tensor.shape),) * ranks, (tensor.nbytes,) * ranks) for tensor in tensors]
-    rows = [[leaf.shape for leaf in leaves if leaf.dtype.startswith("torch.")] for leaves in agreed.signatures]
+def _columns(tensors: Sequence[torch.Tensor], signatures: Sequence[Signature]) -> list[_Column]:
+    rows = [[leaf.shape for leaf in leaves if leaf.dtype.startswith("torch.")] for leaves in signatures]
     return [
         _Column(tensor, shapes, [tensor.itemsize * math.prod(shape) for shape in shapes])
         for tensor, shapes in zip(tensors, zip(*rows, strict=True), strict=True)
