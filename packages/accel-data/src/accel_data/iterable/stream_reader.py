@@ -206,6 +206,11 @@ class StreamReader(IterableDataset[Any]):
         """The number of samples, or of elements that are batches, that all ranks take together."""
         return self.where.of * (self.rows or 1)
 
+    @property
+    def order_roots(self) -> tuple[Any, ...]:
+        """The objects that may have a generator for the order. Draws of a stream that divides itself are its own."""
+        return () if self.unit == "readers" else (self.dataset,)
+
     def begin_at(self, state: LoaderState) -> None:
         """Begin the next epoch at the position of a state, with as many logical shards as the state has.
 

@@ -65,29 +65,23 @@ class Dispatch:
         ending = Ending.DROP if self._ending is Ending.DROP else Ending.REPEAT
         return slices_in(batches, DataRank(0, self._batches), ending=ending)
 
-    def begun(self, begin: Callable[[], T]) -> T | None:
-        """Call a function on rank 0, and return its result there and None on the other ranks.
+    def on_zero(self, act: Callable[[], T], what: str, told: Callable[[T], T | None] = lambda done: None) -> Any:
+        """Call a function on rank 0, and return its result there, and what the others are told of it.
 
         Args:
-            begin: Function that begins an epoch.
+            act: Function to call.
+            what: Words for what it does.
+            told: Function that returns what the other ranks are told of the result.
 
         Raises:
             PeerFailed: The function failed on rank 0; raised on the other ranks.
         """
-        begun: T | None = self._done_on_zero(begin, "begin the pass")
-        return begun
-
-    def told(self, state: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Take the state of the loader on rank 0, and return it on every rank.
-
-        Args:
-            state: Function that takes the state.
-
-        Raises:
-            PeerFailed: The function failed on rank 0; raised on the other ranks.
-        """
-        taken: dict[str, Any] = self._done_on_zero(state, "say where it stands", lambda taken: taken)
-        return taken
+        if not self._reads:
+            return _heard(what, *self._transport.broadcast_object((None, None), 0))
+        with _failures_told(lambda failure: self._transport.broadcast_object((failure, None), 0)):
+            done = act()
+        self._transport.broadcast_object((None, told(done)), 0)
+        return done
 
     def served(self, cursor: Cursor, batches: Iterator[Any], epoch: EpochPass) -> Iterator[Any]:
         """Yield the batches of this rank, and note each in `epoch` before.
@@ -104,15 +98,6 @@ class Dispatch:
             synchronize_rng_states(self._rng_types, transport=self._transport, device=self._hardware)
             yield batch
         yield from rounds
-
-    def _done_on_zero(self, act: Callable[[], Any], what: str, told: Callable[[Any], Any] = lambda done: None) -> Any:
-        """Return what `act` returns on rank 0, and on the others what `told` makes of it."""
-        if not self._reads:
-            return _heard(what, *self._transport.broadcast_object((None, None), 0))
-        with _failures_told(lambda failure: self._transport.broadcast_object((failure, None), 0)):
-            done = act()
-        self._transport.broadcast_object((None, told(done)), 0)
-        return done
 
     def _received(self, scatter: Scatter, epoch: EpochPass) -> Iterator[Any]:
         """Yield the parts that rank 0 sends (collective)."""

@@ -92,6 +92,7 @@ class DataLoaderShard(DataLoader[Batch]):
             self.__dict__["sampler"] = share.sampler
         #: what draws this rank's batches from the order of a map-style dataset
         self.share = share
+        #: what gives this rank its order: the reader of a stream, or the share of a map-style dataset
         self._source: Any = self._reader if self._reader is not None else self.share
         self.device = device
         self.rng_types = list(rng_types or ())
@@ -175,17 +176,20 @@ class DataLoaderShard(DataLoader[Batch]):
         Collective:
             If ranks read shards of a stream, or rank 0 reads for all, every rank must call.
         """
-        return self._taken_state() if self._dispatch is None else self._dispatch.told(self._taken_state)
+        if self._dispatch is None:
+            return self._taken_state()
+        state: dict[str, Any] = self._dispatch.on_zero(self._taken_state, "say where it stands", lambda state: state)
+        return state
 
     def _taken_state(self) -> dict[str, Any]:
         epochs, fresh = self._epochs, self.fresh()
-        gathered = self._gathered if self._reader is not None and self._reader.rank_alone else lambda mine: [mine]
+        gathered = self._gathered if self._source.rank_alone else lambda mine: [mine]
         standing = epochs.standing()
         if standing is None and epochs.pending is not None:
             return replace(epochs.pending, step=fresh.step).as_dict()
         generators = self._sampling_rng()
-        front: dict[str, Any] = {"seeded": self._iterator is None, "sampler": self._sampler_state()}
-        front["sources"] = {} if self._reader is None else as_entries(self._reader.front_states())
+        sources = as_entries(self._source.front_states())
+        front = {"seeded": self._iterator is None, "sampler": self._sampler_state(), "sources": sources}
         if standing is None:
             about, entries = fresh, front | {"epoch": epochs.iteration, "rng_at_start": generators.capture()}
         else:
@@ -220,8 +224,7 @@ class DataLoaderShard(DataLoader[Batch]):
             Every rank must call, with the same state.
         """
         resumed = LoaderState.of(state, fresh=self.fresh(), strict=strict)
-        if self._reader is not None:
-            self._reader.begin_at(resumed)
+        self._source.begin_at(resumed)
         self._epochs.put_at(resumed)
         self._seeds = resumed.seeded
         self._iterator = None  # workers that live on would not hear of it
@@ -273,10 +276,7 @@ class DataLoaderShard(DataLoader[Batch]):
         return self.sampler if self.share is None else self.share
 
     def _sampling_rng(self) -> SamplingRng:
-        if self._reader is None:
-            return SamplingRng(self, self.share)
-        own = self._reader.unit == "readers"  # whose draws are the script's affair
-        return SamplingRng(self, *() if own else (self._reader.dataset,))
+        return SamplingRng(self, *self._source.order_roots)
 
     def _begin_pass(self, epoch: EpochPass) -> tuple[EpochRun, Iterator[Any], bool]:
         """Return an epoch with its order drawn, its batches, and whether it resumes an earlier one (collective)."""
@@ -286,7 +286,8 @@ class DataLoaderShard(DataLoader[Batch]):
             others = [kind for kind in self.rng_types if kind != RNGType.GENERATOR]
             synchronize_rng_states(others, transport=self._transport, device=self._hardware)
         self.set_epoch(self.iteration)
-        drawn = self._draw(state) if self._dispatch is None else self._dispatch.begun(partial(self._draw, state))
+        draw = partial(self._draw, state)
+        drawn = draw() if self._dispatch is None else self._dispatch.on_zero(draw, "begin the pass")
         cursor, batches, drawn_from = drawn or (UnreadCursor(), iter(()), {})
         running = EpochRun(replace(self.fresh(), begun=True, epoch=self.iteration, **drawn_from), cursor, epoch)
         self._epochs.open(running, resumed=state is not None)
@@ -333,7 +334,7 @@ class DataLoaderShard(DataLoader[Batch]):
         known = self._fingerprint
         return LoaderState(
             unit=self._source.unit,
-            streams=0 if self._reader is None else self._reader.streams,
+            streams=self._source.streams,
             step=self._source.round * self.plan.batches_per_round * self.accumulation.every,
             drawn_by=type(innermost_sampler(self.share)).__name__ if self.share is not None else None,
             length=None if known is None else known.length,

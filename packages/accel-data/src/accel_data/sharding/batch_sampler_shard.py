@@ -33,6 +33,9 @@ class BatchSamplerShard(BatchSampler):
         ValueError: The rank does not exist, or `split_batches` cannot divide the batch size.
     """
 
+    #: how many positions a state has besides the number of items, and whether ranks have positions of their own
+    streams, rank_alone = 0, False
+
     def __init__(
         self,
         batch_sampler: Any,
@@ -110,6 +113,18 @@ class BatchSamplerShard(BatchSampler):
     def total_length(self) -> int:
         """The number of batches of the whole job."""
         return len(self.batch_sampler)
+
+    @property
+    def order_roots(self) -> tuple[Any, ...]:
+        """The objects that may have a generator for the order."""
+        return (self,)
+
+    def front_states(self) -> dict[int, Any]:
+        """Return the states of sources, of which a map-style dataset has none."""
+        return {}
+
+    def begin_at(self, state: object) -> None:
+        """Do nothing: the cursor of an epoch begins at the position of a state."""
 
     def __iter__(self) -> Iterator[Any]:
         self.newest = order = cache(partial(self.draw, self.skip))
