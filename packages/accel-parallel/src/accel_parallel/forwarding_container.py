@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from accel_parallel.comm_hooks import forget_buckets
 from accel_parallel.computed_tensors import computed_tensors
+from accel_parallel.hooks_afterwards import look
 from accel_parallel.invariants import refuse_renormalised
 from accel_parallel.rank_zero_source import send_tensors
 
@@ -84,8 +85,7 @@ class ForwardingContainer(DistributedDataParallel):
 
     def grown(self) -> list[tuple[int, int] | None]:
         """Return the identity and version of each gradient, which tell whether gradients have changed."""
-        gradients = [parameter.grad for parameter in self.exchanged.values()]
-        return [None if gradient is None else (id(gradient), gradient._version) for gradient in gradients]
+        return list(map(look, self.exchanged.values()))
 
     def take_backward(self) -> Iterable[torch.Tensor]:
         """Note a backward that changed gradients, and return the parameters whose gradients did not travel with it."""

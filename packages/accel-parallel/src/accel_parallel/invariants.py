@@ -127,6 +127,11 @@ def unlike_lists(transport: Transport, what: str, mine: list[str]) -> list[list[
     return [] if transport.agree(what, digest) is not None else transport.all_gather_objects(mine, what)
 
 
+def parameter_ids(models: Iterable[nn.Module]) -> set[int]:
+    """Return the identities of the parameters of models."""
+    return {id(parameter) for model in models for parameter in model.parameters()}
+
+
 def refuse_strangers(optimizers: Sequence[Optimizer], models: Iterable[nn.Module]) -> None:
     """Raise if optimizers have parameters of none of the models, which nothing would keep equal on all ranks.
 
@@ -137,7 +142,7 @@ def refuse_strangers(optimizers: Sequence[Optimizer], models: Iterable[nn.Module
     Raises:
         BrokenInvariant: There are such parameters. The message says which.
     """
-    known = {id(parameter) for model in models for parameter in model.parameters()}
+    known = parameter_ids(models)
     problems = []
     for number, optimizer in enumerate(optimizers):
         held = parameters_of(optimizer)

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from accel_parallel.forwarding_container import ForwardingContainer
-from accel_parallel.hooks_afterwards import HooksAfterwards
-from accel_parallel.invariants import SHOWN, unlike_lists
+from accel_parallel.hooks_afterwards import hooks_afterwards
+from accel_parallel.invariants import SHOWN, parameter_ids, unlike_lists
 from accel_parallel.rank_zero_source import send_tensors
 from accel_parallel.replicated_gradients import average_gradients
 from accel_parallel.steps_without_loss import StepsWithoutLoss
@@ -87,7 +87,7 @@ class MissedGradients:
 
     def late_of(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return those of the parameters that are in the models, and that no exchange covers."""
-        inside = {id(parameter) for model in models for parameter in model.parameters()}
+        inside = parameter_ids(models)
         return self._late(models, [parameter for parameter in parameters if id(parameter) in inside])
 
     def backward(
@@ -129,7 +129,7 @@ class MissedGradients:
         for container in watched:
             hooked += container.hooked()
         if hooked:
-            with HooksAfterwards(hooked):
+            with hooks_afterwards(hooked):
                 self._exchange(loss, models, optimizers, watched, **kwargs)
         else:
             self._exchange(loss, models, optimizers, watched, **kwargs)

@@ -16,6 +16,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from accel_parallel.invariants import parameter_ids
+
 #: the way out for an optimizer that was not prepared
 PREPARE_IT = (
     "Pass it to accelerator.prepare: together with its model, or made from the parameters of the prepared model"
@@ -206,7 +208,7 @@ def refuse_stale(optimizers: Sequence[Optimizer], models: Sequence[nn.Module], d
     Raises:
         StaleParameters: An optimizer has parameters on another device, with the shapes of a model on `device`.
     """
-    known = {id(parameter) for model in models for parameter in model.parameters()}
+    known = parameter_ids(models)
     looks = [Counter(parameter.shape for parameter in model.parameters()) for model in models]
     for number, optimizer in enumerate(optimizers):
         held = parameters_of(optimizer)
@@ -231,7 +233,7 @@ def refuse_replaced(parameters: Iterable[torch.Tensor], models: Iterable[nn.Modu
         StaleParameters: Some are in none of the models, and not on `device`.
     """
     elsewhere = [parameter for parameter in parameters if parameter.device.type != device.type]
-    known = {id(parameter) for model in models for parameter in model.parameters()} if elsewhere else set()
+    known = parameter_ids(models) if elsewhere else set()
     stale = [parameter for parameter in elsewhere if id(parameter) not in known]
     if stale:
         raise StaleParameters(

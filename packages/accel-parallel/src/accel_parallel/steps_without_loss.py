@@ -6,7 +6,7 @@ import hashlib
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from accel_amp.optimizer_parameters import parameters_of
@@ -18,20 +18,11 @@ from torch.optim import Optimizer
 from accel_parallel.forwarding_container import ForwardingContainer
 from accel_parallel.rebind import PREPARE_IT
 
+if TYPE_CHECKING:
+    from accel_parallel.missed_gradients import MissedGradients
+
 #: steps of one optimizer, among those without a loss, whose gradients are compared: a loop goes on as it began
 COMPARED = 3
-
-
-class Losses(Protocol):
-    """A counter of losses that also knows the parameters that came late."""
-
-    losses: int
-
-    def late_of(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return those of the parameters that are in the models, and that no exchange covers."""
-
-    def strange(self, late: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return those of late parameters that were not made equal yet."""
 
 
 @dataclass
@@ -57,7 +48,7 @@ class StepsWithoutLoss:
         transport: Transport of the ranks.
     """
 
-    def __init__(self, losses: Losses, transport: Transport) -> None:
+    def __init__(self, losses: MissedGradients, transport: Transport) -> None:
         self._losses, self._transport = weakref.ref(losses), transport
         self._models: Sequence[nn.Module] = []
         self._seen: dict[int, _Seen] = {}  # by the identity of an optimizer, which each step looks up
@@ -82,7 +73,7 @@ class StepsWithoutLoss:
             seen.compared -= 1
             self._compare(optimizer, losses)
 
-    def _refuse_unprepared(self, optimizer: Optimizer, losses: Losses) -> None:
+    def _refuse_unprepared(self, optimizer: Optimizer, losses: MissedGradients) -> None:
         strange = losses.strange(losses.late_of(self._models, parameters_of(optimizer)))
         if strange:
             raise RuntimeError(
@@ -90,7 +81,7 @@ class StepsWithoutLoss:
                 f" prepared model later: each rank would train them alone. {PREPARE_IT}"
             )
 
-    def _compare(self, optimizer: Optimizer, losses: Losses) -> None:
+    def _compare(self, optimizer: Optimizer, losses: MissedGradients) -> None:
         containers = [model for model in self._models if isinstance(model, ForwardingContainer)]
         if any(container.keeps or container.joins for container in containers):
             return

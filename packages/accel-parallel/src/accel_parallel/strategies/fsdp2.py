@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from accel_parallel.fsdp_options import FullyShardedDataParallelPlugin
-from accel_parallel.invariants import ModelFacts, refuse_strange
+from accel_parallel.invariants import ModelFacts, parameter_ids, refuse_strange
 from accel_parallel.missed_gradients import MissedGradients
 from accel_parallel.rank_zero_source import RankZeroSource, send_tensors
 from accel_parallel.rebind import carry_over, refuse_hooks
@@ -213,7 +213,7 @@ class Fsdp2(Strategy):
         """Return those of layers that were put into a model after it was sharded, or raise if they are in no model."""
         late = [one for one in parameters if not isinstance(one, DTensor) and id(one) not in self._exchanged]
         if late:
-            known = {id(parameter) for model in models for parameter in model.parameters()}
+            known = parameter_ids(models)
             refuse_strange([one for one in late if id(one) not in known])
         return [one for one in late if one.requires_grad]
 
