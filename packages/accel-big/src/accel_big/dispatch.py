@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from accel_checkpoint import CheckpointError, weight_files
+from accel_checkpoint.weights.materialise import named_tensors
 from accel_state.errors import CannotRun
 from torch import nn
 
@@ -21,7 +22,7 @@ from accel_big.maps.balanced import get_balanced_memory
 from accel_big.maps.check_map import DISK, check_device_map, real_device
 from accel_big.maps.device_map import infer_auto_device_map
 from accel_big.maps.memory import get_max_memory, room_for_files
-from accel_big.maps.sizes import is_plain, named_tensors
+from accel_big.maps.sizes import is_plain
 from accel_big.offload.disk_weights import INDEX, DiskWeights, StoredWeight, offload_state_dict, read_index, weights_in
 from accel_big.offload.guard import DispatchGuard
 

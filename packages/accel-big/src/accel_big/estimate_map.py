@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from accel_checkpoint import size_in_bytes
+from accel_checkpoint.weights.materialise import named_tensors
 from accel_state.errors import CannotRun
 from torch import nn
 
 from accel_big.maps.device_map import clean_device_map, map_within
-from accel_big.maps.sizes import named_tensors, no_split_classes
+from accel_big.maps.memory import in_order
+from accel_big.maps.sizes import no_split_classes
 
 _DEVICE = re.compile(r"(?:[a-z_]+:)?(\d+)|cpu|disk")
 _NUMBERED = re.compile(r"(.*?)(\d+)")
@@ -81,9 +83,7 @@ def memory_of(words: Sequence[str]) -> tuple[dict[int | str, int], list[str]]:
             memory[key] = 0 if size == "0" else size_in_bytes(size)
         except ValueError as error:
             problems.append(f"--max_memory {word}: {error}")
-    rank = {"cpu": 1, "disk": 2}
-    order = sorted(memory, key=lambda key: (rank[key], 0) if isinstance(key, str) else (0, key))
-    return {key: memory[key] for key in order}, problems
+    return in_order(memory), problems
 
 
 def map_estimate(model: nn.Module, memory: dict[int | str, int], dtype: str) -> MapEstimate:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from accel_checkpoint import CheckpointError, save_weights, weight_files
 from accel_checkpoint import load_checkpoint_in_model as load_on_one_device
-from accel_checkpoint.load import fill, read_tensors
+from accel_checkpoint.load import fill, read_tensors, require_fit
 from accel_checkpoint.unsaved_buffers import recompute_unsaved_buffers
+from accel_checkpoint.weights.materialise import like_kind, named_tensors
 from accel_state.errors import CannotRun
 from torch import nn
 
 from accel_big.maps.check_map import DISK, check_device_map, real_device
-from accel_big.maps.sizes import is_plain, named_tensors
+from accel_big.maps.sizes import is_plain
 from accel_big.offload.disk_weights import StoredWeight, stored_in, stored_weights, write_index
 
 
@@ -155,27 +154,15 @@ def _checked(
         except CheckpointError as error:
             problems.append(str(error))
     for name, weight in stored.items():
-        if name not in tensors:
+        tensor = tensors.get(name)
+        if tensor is None or not is_plain(tensor):
             continue
-        tensor = tensors[name]
-        if weight.shape != tuple(tensor.shape):
-            problems.append(f"{name}: {list(weight.shape)} in the file, {list(tensor.shape)} in the model")
-        if weight.stored_dtype.is_floating_point != tensor.is_floating_point() and is_plain(tensor):
+        if weight.stored_dtype.is_floating_point != tensor.is_floating_point():
             problems.append(f"{name}: {weight.stored_dtype} in the file, {tensor.dtype} in the model")
-    unexpected = sorted(stored.keys() - tensors.keys())
-    given = {id(tensors[name]) for name in stored if name in tensors}
-    state = set(model.state_dict(keep_vars=True))
-    missing = [name for name, tensor in tensors.items() if id(tensor) not in given and name in state]
-    unfilled = [name for name, tensor in tensors.items() if id(tensor) not in given and tensor.is_meta]
-    names = [f"missing from the files: {', '.join(missing)}"] if missing else []
-    names += [f"not in the model: {', '.join(unexpected)}"] if unexpected else []
-    if unfilled:
-        problems.append(f"on the meta device, and missing from the files: {', '.join(unfilled)}")
-    problems += names if strict else []
-    if problems:
-        raise CheckpointError(f"the weights in {files[0].parent} do not fit the model:\n  " + "\n  ".join(problems))
-    if names:
-        warnings.warn(f"weights in {files[0].parent}: {'; '.join(names)}", stacklevel=5)
+    state = model.state_dict(keep_vars=True)
+    wanted = {name: tensor for name, tensor in tensors.items() if name in stored or name in state}
+    shapes = {name: weight.shape for name, weight in stored.items()}
+    require_fit(files[0].parent, shapes, wanted, tensors, strict=strict, problems=problems)
     return stored
 
 
@@ -201,8 +188,5 @@ def _move(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> Non
     if not tensor.is_meta and device.type != "meta":
         tensor.data = tensor.data.to(device, dtype)
         return
-    plain: Any = torch.empty_like(tensor, device=device, dtype=dtype, requires_grad=False)
-    if isinstance(tensor, nn.Parameter):
-        plain = nn.Parameter(plain, requires_grad=tensor.requires_grad)
-        plain.__dict__.update(tensor.__dict__)
-    torch.utils.swap_tensors(tensor, plain)  # type: ignore[no-untyped-call] # of torch
+    empty = like_kind(torch.empty_like(tensor, device=device, dtype=dtype, requires_grad=False), tensor)
+    torch.utils.swap_tensors(tensor, empty)  # type: ignore[no-untyped-call] # of torch

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from accel_checkpoint import CheckpointError, weight_files
 from accel_checkpoint.safetensors_header import read_header
+from accel_checkpoint.weights.materialise import named_tensors
 from accel_state.errors import CannotRun
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from accel_big.estimate_options import COMMAND, DTYPES, STATES
-from accel_big.maps.sizes import memory_key, named_tensors, no_split_classes
+from accel_big.maps.sizes import memory_key, no_split_classes
 
 #: the fewest bits of parameters that are trained
 TRAINED_BITS = 16

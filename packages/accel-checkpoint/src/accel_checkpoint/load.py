@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_checkpoint.bounded_json import read_json
 from accel_checkpoint.errors import CheckpointError
@@ -22,6 +23,7 @@ from accel_checkpoint.weights.materialise import divided_tensors, materialise, m
 from accel_checkpoint.weights.verdict import agree
 
 T = TypeVar("T")
+Shape = tuple[int, ...]
 
 
 def weight_files(checkpoint: str | Path) -> list[Path]:
@@ -135,7 +137,10 @@ def _checked_files(
         )
     if empty and device is not None:
         recompute_unsaved_buffers(model, device)
-    _check(files, model.state_dict(keep_vars=True), on_meta(model), strict=strict)
+    stored: dict[str, Shape] = {}
+    for file in files:
+        stored |= read_shapes(file)
+    require_fit(files[0].parent, stored, model.state_dict(keep_vars=True), on_meta(model), strict=strict)
     return files
 
 
@@ -173,28 +178,45 @@ def _warn_of_two_formats(checkpoint: Path) -> None:
         )
 
 
-def _check(
-    files: list[Path], wanted: Mapping[str, torch.Tensor], empty: Mapping[str, torch.Tensor], *, strict: bool
+def require_fit(
+    folder: Path,
+    stored: Mapping[str, Shape],
+    wanted: Mapping[str, torch.Tensor],
+    unsaved: Mapping[str, torch.Tensor],
+    *,
+    strict: bool,
+    problems: Sequence[str] = (),
 ) -> None:
-    """Compare the files with the tensors of the model's state. `empty` has the tensors of the model on meta."""
-    stored: dict[str, tuple[int, ...]] = {}
-    for file in files:
-        stored |= read_shapes(file)
+    """Raise if weights do not fit a model. Names that only one of the two has are a warning, unless `strict` is set.
+
+    Args:
+        folder: The folder of the files.
+        stored: The shapes of the weights, by name.
+        wanted: The tensors of the model's state.
+        unsaved: Tensors of the model that files need not have, unless they are on the meta device.
+        strict: Raise if names differ, too.
+        problems: What does not fit for other reasons.
+
+    Raises:
+        CheckpointError: It lists all that does not fit.
+    """
     shared = {name: _memory(tensor) for name, tensor in wanted.items() if tensor.numel()}
     given = {shared[name] for name in stored if name in shared}
     missing = [name for name in wanted if name not in stored and shared.get(name) not in given]
-    never_saved = {id(tensor) for tensor in empty.values()} - {id(tensor) for tensor in wanted.values()}
+    in_state = set(map(id, wanted.values()))
     unfilled = [name for name in missing if wanted[name].is_meta]
-    unfilled += [name for name, tensor in empty.items() if id(tensor) in never_saved]
+    unfilled += [name for name, tensor in unsaved.items() if tensor.is_meta and id(tensor) not in in_state]
     unexpected = [name for name in stored if name not in wanted]
-    wrong = [
-        f"{name}: {list(stored[name])} in the file, {list(wanted[name].shape)} in the model"
-        for name in stored
-        if name in wanted and stored[name] != tuple(wanted[name].shape)
+    problems = [
+        *problems,
+        *(
+            f"another shape: {name}: {list(shape)} in the file, {list(wanted[name].shape)} in the model"
+            for name, shape in stored.items()
+            if name in wanted and shape != tuple(wanted[name].shape)
+        ),
     ]
     names = [f"missing from the files: {', '.join(missing)}"] if missing else []
     names += [f"not in the model: {', '.join(unexpected)}"] if unexpected else []
-    problems = [f"another shape: {line}" for line in wrong]
     if unfilled:
         problems.append(
             f"on the meta device and missing from the files: {', '.join(unfilled)}; make the model on a real device,"
@@ -202,18 +224,20 @@ def _check(
         )
     problems += names if strict else []
     if problems:
-        raise CheckpointError(f"the weights in {files[0].parent} do not fit the model:\n  " + "\n  ".join(problems))
+        raise CheckpointError(f"the weights in {folder} do not fit the model:\n  " + "\n  ".join(problems))
     if names:
-        warnings.warn(f"weights in {files[0].parent}: {'; '.join(names)}", stacklevel=6)
+        warnings.warn(f"weights in {folder}: {'; '.join(names)}", stacklevel=6)
 
 
 def _memory(tensor: torch.Tensor) -> tuple[str, int]:
     # All tensors on meta and on XLA have the address 0, and parts of different tensors may; tied ones are one object.
-    address = 0 if tensor.is_meta or is_distributed(tensor) else tensor.data_ptr()
+    # A wrapper of other tensors has none.
+    no_address = tensor.is_meta or is_distributed(tensor) or is_traceable_wrapper_subclass(tensor)
+    address = 0 if no_address else tensor.data_ptr()
     return ("address", address) if address else ("object", id(tensor))
 
 
-def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+def read_shapes(file: Path) -> dict[str, Shape]:
     """Return the shape of each tensor in a weights file, by its name."""
     if file.suffix != ".safetensors":
         return {name: tuple(tensor.shape) for name, tensor in _read_pickled(file).items()}

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
+from accel_checkpoint.weights.materialise import named_tensors
 from accel_ops import send_to_device
+from accel_ops.tree import leaves
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
@@ -91,9 +93,8 @@ class AlignDevicesHook(ModelHook):
         owners |= {name: child for name, child in module.named_children() if _has_no_forward(child)}
         for name, owner in owners.items():
             place = f"{self._prefix}{name}." if name else self._prefix
-            for leaf, tensor in (*owner._parameters.items(), *owner._buffers.items()):
-                if tensor is not None:
-                    yield Slot(owner, leaf, f"{place}{leaf}")
+            for leaf in named_tensors(owner, recurse=False):
+                yield Slot(owner, leaf, f"{place}{leaf}")
 
     def pre_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments on the execution device, after moving the weights there.
@@ -103,7 +104,10 @@ class AlignDevicesHook(ModelHook):
             args: Its positional arguments.
             kwargs: Its keyword arguments.
         """
-        came_from = _device_of((args, kwargs)) if self.io_same_device else None
+        came_from = None
+        if self.io_same_device:
+            found = (leaf.device for _, leaf in leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+            came_from = next(found, None)
         if self.execution_device is not None:
             args = send_to_device(args, self.execution_device, skip_keys=self.skip_keys)
             kwargs = send_to_device(kwargs, self.execution_device, skip_keys=self.skip_keys)
@@ -139,16 +143,6 @@ class AlignDevicesHook(ModelHook):
             self._unit.restore()
             self._unit = None
         return module
-
-
-def _device_of(arguments: Any) -> torch.device | None:
-    """Return the device of the first tensor in nested arguments."""
-    if isinstance(arguments, torch.Tensor):
-        return arguments.device
-    parts = arguments.values() if isinstance(arguments, Mapping) else arguments
-    if not isinstance(arguments, Mapping | tuple | list):
-        return None
-    return next((device for part in parts if (device := _device_of(part)) is not None), None)
 
 
 def _has_no_forward(module: nn.Module) -> bool:
@@ -187,9 +181,9 @@ def attach_align_device_hook(
     whole = type(module).__name__ in (preload_module_classes or ())
     whole = whole or isinstance(module, nn.MultiheadAttention) or is_parametrized(module)
     prefix = f"{module_name}." if module_name else ""
-    own = _names(module, recurse=whole)
+    own = list(named_tensors(module, recurse=whole))
     for name, child in module.named_children() if not whole else ():
-        own += [f"{name}.{leaf}" for leaf in _names(child, recurse=False)] if _has_no_forward(child) else []
+        own += [f"{name}.{leaf}" for leaf in named_tensors(child, recurse=False)] if _has_no_forward(child) else []
     if own and not _has_no_forward(module):
         devices = execution_device
         hook = AlignDevicesHook(
@@ -215,11 +209,6 @@ def attach_align_device_hook(
             preload_module_classes,
             look_ahead=look_ahead,
         )
-
-
-def _names(module: nn.Module, *, recurse: bool) -> list[str]:
-    tensors = (*module.named_parameters(recurse=recurse), *module.named_buffers(recurse=recurse))
-    return [name for name, _ in tensors]
 
 
 def attach_execution_device_hook(

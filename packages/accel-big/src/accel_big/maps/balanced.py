@@ -41,7 +41,8 @@ def get_balanced_memory(
     total = sizes[""]
     if len(accelerators) < 2 or total > sum(memory[device] for device in accelerators):
         return memory
-    largest = max(layers_of(model, sizes, no_split_classes(model, no_split_module_classes)), default=0)
+    layers = layers_of("", model, no_split_classes(model, no_split_module_classes))
+    largest = max(map(sizes.__getitem__, layers), default=0)
     first, *rest = accelerators
     if low_zero:
         memory[first] = min(memory[first], max(0, total - sum(memory[device] for device in rest)))

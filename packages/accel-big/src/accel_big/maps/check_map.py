@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from accel_checkpoint.weights.materialise import named_tensors
 from accel_state.errors import CannotRun
 from torch import nn
 
-from accel_big.maps.sizes import find_tied_parameters, named_tensors, prefixes
+from accel_big.maps.sizes import find_tied_parameters, prefixes
 
 #: the word of device maps for weights that stay in their files
 DISK = "disk"

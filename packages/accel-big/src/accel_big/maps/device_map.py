@@ -6,18 +6,12 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from accel_checkpoint.weights.materialise import named_tensors
 from accel_state.errors import CannotRun
 from torch import nn
 
 from accel_big.maps.memory import get_max_memory
-from accel_big.maps.sizes import (
-    Dtype,
-    compute_module_sizes,
-    find_tied_parameters,
-    named_tensors,
-    no_split_classes,
-    prefixes,
-)
+from accel_big.maps.sizes import Dtype, compute_module_sizes, find_tied_parameters, no_split_classes, prefixes
 
 logger = logging.getLogger("accel")
 
@@ -132,12 +126,14 @@ class _Walk:
         self._devices, self._at = list(self._memory), 0
         accelerators = [device for device in self._devices if isinstance(device, int)]
         self._keeps_room = {*accelerators[:1], "cpu"}
-        layers: list[int] = []
+        layers = list(layers_of("", model, no_split))
+        #: how many layers come before the end of each module
         self._end: dict[str, int] = {}
-        _list_layers("", model, sizes, no_split, layers, self._end)
+        for number, layer in enumerate(layers, start=1):
+            self._end |= dict.fromkeys(reversed([*prefixes(layer)]), number)
         self._largest_after = [0]
-        for size in reversed(layers):
-            self._largest_after.append(max(size, self._largest_after[-1]))
+        for layer in reversed(layers):
+            self._largest_after.append(max(sizes[layer], self._largest_after[-1]))
         self._largest_after.reverse()
         self._tied, self._tied_inside = _ties(model, no_split)
         self._brought: set[str] = set()
@@ -217,37 +213,19 @@ def _parts(name: str, module: nn.Module | None, no_split: frozenset[str]) -> Ite
     yield from ((prefix + child_name, child) for child_name, child in module._modules.items() if child is not None)
 
 
-def _list_layers(
-    name: str,
-    module: nn.Module | None,
-    sizes: Mapping[str, int],
-    no_split: frozenset[str],
-    layers: list[int],
-    end: dict[str, int],
-) -> None:
-    """Append the size of each part that is not divided, and note where those of each module end."""
-    parts = list(_parts(name, module, no_split))
-    for part, child in parts:
-        _list_layers(part, child, sizes, no_split, layers, end)
-    if not parts:
-        layers.append(sizes[name])
-    end[name] = len(layers)
-
-
-def layers_of(model: nn.Module, sizes: Mapping[str, int], no_split: frozenset[str]) -> list[int]:
-    """Return the size of each part of a model that is not divided, in order.
+def layers_of(name: str, module: nn.Module | None, no_split: frozenset[str]) -> Iterator[str]:
+    """Yield the parts of a module that are not divided, in order.
 
     Args:
-        model: Model to look at.
-        sizes: Sizes of its modules and tensors by name.
-        no_split: Names of classes whose modules stay on one device.
-
-    Units:
-        Bytes.
+        name: Name of the module.
+        module: The module, or None for a tensor without one.
+        no_split: Names of classes whose modules are not divided.
     """
-    layers: list[int] = []
-    _list_layers("", model, sizes, no_split, layers, {})
-    return layers
+    parts = list(_parts(name, module, no_split))
+    for part, child in parts:
+        yield from layers_of(part, child, no_split)
+    if not parts:
+        yield name
 
 
 def _ties(model: nn.Module, no_split: frozenset[str]) -> tuple[dict[str, set[str]], dict[str, list[str]]]:

@@ -42,9 +42,13 @@ def get_max_memory(max_memory: Memory | None = None) -> dict[DeviceKey, int]:
             problems.append(f"{device!r} is not a device: expected 'cpu', 'disk' or an index; torch finds {there}")
     if problems:
         raise CannotRun(f"max_memory={dict(max_memory)!r}", problems)
+    return in_order(sizes)
+
+
+def in_order(sizes: Mapping[DeviceKey, int]) -> dict[DeviceKey, int]:
+    """Return the same sizes, those of accelerators first, then of "cpu", then of "disk"."""
     accelerators: list[DeviceKey] = sorted(device for device in sizes if isinstance(device, int))
-    others = [device for device in ("cpu", "disk") if device in sizes]
-    return {device: sizes[device] for device in (*accelerators, *others)}
+    return {device: sizes[device] for device in (*accelerators, "cpu", "disk") if device in sizes}
 
 
 def _free_of_accelerators() -> dict[DeviceKey, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import torch
+from accel_checkpoint.weights.materialise import named_tensors
 from accel_state.errors import CannotRun
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -24,12 +25,6 @@ def memory_key(tensor: torch.Tensor) -> tuple[object, ...]:
 def is_plain(tensor: torch.Tensor) -> bool:
     """Return True for a strided tensor that is neither quantised nor a wrapper of other tensors."""
     return tensor.layout == torch.strided and not tensor.is_quantized and not is_traceable_wrapper_subclass(tensor)
-
-
-def named_tensors(module: nn.Module, *, recurse: bool = True) -> dict[str, torch.Tensor]:
-    """Return the parameters and buffers of a module by all of their names. Tied weights have several."""
-    parameters = module.named_parameters(recurse=recurse, remove_duplicate=False)
-    return {**dict(parameters), **dict(module.named_buffers(recurse=recurse, remove_duplicate=False))}
 
 
 def prefixes(name: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import torch
+from accel_checkpoint.weights.materialise import named_tensors
 from accel_state.errors import CannotRun
 from torch import nn
 
@@ -57,8 +58,7 @@ class DispatchGuard(ModelHook):
 def _fill(weights: Mapping[str, torch.Tensor], module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
     """Put values in place of meta tensors. Tied weights share theirs."""
     known: dict[int, torch.Tensor] = {}
-    tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    for name, tensor in tensors:
+    for name, tensor in named_tensors(module).items():
         held = state.get(prefix + name)
         if name in weights and isinstance(held, torch.Tensor) and held.is_meta:
             if id(tensor) not in known:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, final
 
 import torch
 from accel_checkpoint.tensor_file import ALIGNMENT
+from accel_checkpoint.weights.materialise import like_kind
 from torch import nn
 
 #: bytes of a page, and of the span of pages that are read by one operation
@@ -74,10 +75,7 @@ class OffloadedUnit:
         """Put values into the modules. They have no gradients, which nobody would keep."""
         with torch.inference_mode(False):
             for slot, tensor, placeholder in zip(self.slots, tensors, self._placeholders, strict=True):
-                if isinstance(placeholder, nn.Parameter):
-                    tensor = nn.Parameter(tensor, requires_grad=False)
-                    tensor.__dict__.update(placeholder.__dict__)
-                slot.tensors[slot.leaf] = tensor
+                slot.tensors[slot.leaf] = like_kind(tensor, placeholder).requires_grad_(False)
 
     def remove(self) -> None:
         """Replace the values by placeholders."""
@@ -88,11 +86,8 @@ class OffloadedUnit:
         """Put the values back for good. Tied weights are one tensor again."""
         for slot, tensor, placeholder in zip(self.slots, self.read(), self._placeholders, strict=True):
             if RESTORED not in placeholder.__dict__:
-                fresh: Any = tensor.to(self.device).clone()
-                if isinstance(placeholder, nn.Parameter):
-                    fresh = nn.Parameter(fresh, requires_grad=placeholder.requires_grad)
-                    fresh.__dict__.update(placeholder.__dict__)
-                    fresh.__dict__.pop(MARK, None)
+                fresh = like_kind(tensor.to(self.device).clone(), placeholder)
+                fresh.__dict__.pop(MARK, None)
                 placeholder.__dict__[RESTORED] = fresh
             slot.tensors[slot.leaf] = placeholder.__dict__[RESTORED]
 
@@ -114,10 +109,7 @@ def _placeholder(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_meta:
             tensor.__dict__[MARK] = tensor
             return tensor
-        empty: Any = torch.empty_like(tensor, device="meta", requires_grad=False)
-        if isinstance(tensor, nn.Parameter):
-            empty = nn.Parameter(empty, requires_grad=tensor.requires_grad)
-            empty.__dict__.update(tensor.__dict__)
+        empty = like_kind(torch.empty_like(tensor, device="meta", requires_grad=False), tensor)
         # an optimizer that has the tensor would train what no model has
         tensor.__dict__[MARK] = empty.__dict__[MARK] = empty
     placeholder: torch.Tensor = tensor.__dict__[MARK]

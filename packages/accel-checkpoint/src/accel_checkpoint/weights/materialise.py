@@ -12,12 +12,12 @@ from accel_checkpoint.pieces import is_distributed
 
 def on_meta(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the parameters and buffers on the meta device, by name, also those that are never saved."""
-    return {name: tensor for name, tensor in _named_tensors(model).items() if tensor.is_meta}
+    return {name: tensor for name, tensor in named_tensors(model).items() if tensor.is_meta}
 
 
 def divided_tensors(model: nn.Module) -> list[Any]:
     """Return the parameters and buffers of which processes hold parts or copies (DTensors)."""
-    return [tensor for tensor in _named_tensors(model).values() if is_distributed(tensor)]
+    return [tensor for tensor in named_tensors(model).values() if is_distributed(tensor)]
 
 
 def materialise(model: nn.Module, device: torch.device, device_of_parts: torch.device | None = None) -> None:
@@ -34,7 +34,8 @@ def materialise(model: nn.Module, device: torch.device, device_of_parts: torch.d
     empty = {id(tensor): tensor for tensor in on_meta(model).values()}
     for tensor in empty.values():
         if not is_distributed(tensor):
-            torch.utils.swap_tensors(tensor, _empty(tensor, device))  # type: ignore[no-untyped-call] # of torch
+            values = torch.empty_like(tensor, device=device, requires_grad=False)
+            torch.utils.swap_tensors(tensor, like_kind(values, tensor))  # type: ignore[no-untyped-call] # of torch
     if any(tensor.is_meta for tensor in empty.values()):
         place = device_of_parts or device
         module: Any = model
@@ -57,19 +58,19 @@ def move(model: nn.Module, device: torch.device) -> None:
             setattr(model.get_submodule(owner), leaf, shared)
 
 
-def _named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    named: list[tuple[str, torch.Tensor]] = [
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    ]
-    return dict(named)
+def named_tensors(module: nn.Module, *, recurse: bool = True) -> dict[str, torch.Tensor]:
+    """Return the parameters and buffers of a module by all of their names. Tied weights have several."""
+    parameters = module.named_parameters(recurse=recurse, remove_duplicate=False)
+    return {**dict(parameters), **dict(module.named_buffers(recurse=recurse, remove_duplicate=False))}
 
 
-def _empty(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    empty = torch.empty_like(tensor, device=device, requires_grad=False)
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
-    return empty
+def like_kind(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Return values as a parameter with the attributes of another tensor if that is one, or as they are."""
+    if not isinstance(tensor, nn.Parameter):
+        return values
+    parameter = nn.Parameter(values, requires_grad=tensor.requires_grad)
+    parameter.__dict__.update(tensor.__dict__)
+    return parameter
 
 
 def _take_up_hooks(parameter: Any) -> None:
