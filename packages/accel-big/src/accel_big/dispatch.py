@@ -22,7 +22,7 @@ from accel_big.maps.balanced import get_balanced_memory
 from accel_big.maps.check_map import DISK, check_device_map, real_device
 from accel_big.maps.device_map import infer_auto_device_map
 from accel_big.maps.memory import get_max_memory, room_for_files
-from accel_big.maps.sizes import is_plain
+from accel_big.maps.sizes import may_be_offloaded
 from accel_big.offload.disk_weights import INDEX, DiskWeights, StoredWeight, offload_state_dict, read_index, weights_in
 from accel_big.offload.guard import DispatchGuard
 
@@ -105,13 +105,12 @@ def _dispatched(
     devices = [real_device(device) for device in device_map.values() if device != DISK]
     main = real_device(main_device) if main_device is not None else next((d for d in devices if d != _CPU), _CPU)
     tensors = named_tensors(model)
-    stays = {name for name, _ in model.named_buffers(remove_duplicate=False) if not offload_buffers}
-    may_go = [name for name, tensor in tensors.items() if is_plain(tensor) and name not in stays]
+    may_go = may_be_offloaded(model, buffers=offload_buffers)
     numbers = {name: tensor.detach() for name, tensor in tensors.items() if not tensor.is_meta} | dict(state_dict or {})
     stored = _on_disk([name for name in may_go if placed[name] == DISK], tensors, numbers, stored, folder)
     host = [name for name in may_go if placed[name] == _CPU and (main != _CPU or offload_cpu)]
-    empty = [name for name, tensor in tensors.items() if tensor.is_meta and name not in stored]
-    empty = [name for name in empty if name not in host or name not in numbers]
+    at_hand = {*stored, *(name for name in host if name in numbers)}
+    empty = [name for name, tensor in tensors.items() if tensor.is_meta and name not in at_hand]
     if empty:
         raise CheckpointError(f"on the meta device, without numbers: {', '.join(empty)}; load weights first")
     # of tied weights only one is pinned

@@ -15,7 +15,7 @@ from accel_state.errors import CannotRun
 from torch import nn
 
 from accel_big.maps.check_map import DISK, check_device_map, real_device
-from accel_big.maps.sizes import is_plain
+from accel_big.maps.sizes import is_plain, may_be_offloaded
 from accel_big.offload.disk_weights import StoredWeight, stored_in, stored_weights, write_index
 
 
@@ -112,9 +112,7 @@ def load_parts(
         raise CannotRun(f"dtype={dtype!r}", ["expected a floating-point dtype such as torch.bfloat16 or 'bfloat16'"])
     files = weight_files(checkpoint)
     pickled = [file for file in files if file.suffix != ".safetensors"]
-    tensors = named_tensors(model)
-    stays = {name for name, _ in model.named_buffers(remove_duplicate=False) if not offload_buffers}
-    disk = {name for name, device in placed.items() if device == DISK and name not in stays and is_plain(tensors[name])}
+    disk = {name for name in may_be_offloaded(model, buffers=offload_buffers) if placed[name] == DISK}
     recompute_unsaved_buffers(model, torch.device("cpu"))
     tensors = named_tensors(model)
     stored = _checked(files, model, tensors, strict=strict)

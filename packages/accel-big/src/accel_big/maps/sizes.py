@@ -27,6 +27,12 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.layout == torch.strided and not tensor.is_quantized and not is_traceable_wrapper_subclass(tensor)
 
 
+def may_be_offloaded(model: nn.Module, *, buffers: bool) -> list[str]:
+    """Return the names of the tensors of a model that may be elsewhere: plain ones, and of them `buffers` if asked."""
+    stays = () if buffers else dict(model.named_buffers(remove_duplicate=False))
+    return [name for name, tensor in named_tensors(model).items() if is_plain(tensor) and name not in stays]
+
+
 def prefixes(name: str) -> Iterator[str]:
     """Yield the names of the modules that hold `name`, from the whole model ("") to `name` itself."""
     yield ""
