@@ -84,7 +84,7 @@ def test_every_name_is_taken_with_and_without_its_prefix(option: str) -> None:
 
 
 def test_every_entry_that_is_passed_on_is_one_that_the_plugin_reads() -> None:
-    words = {name: "4" if name == "min_num_params" else "true" for name in NAMES["fsdp_config"]}
+    words = dict.fromkeys(NAMES["fsdp_config"], "1")
     entries, _ = normalised("fsdp_config", {**words, "sharding_strategy": "FULL_SHARD"})
     FullyShardedDataParallelPlugin.from_words(entries)
     engine, _ = normalised("deepspeed_config", dict.fromkeys(NAMES["deepspeed_config"], "1"))

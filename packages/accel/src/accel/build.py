@@ -1,4 +1,4 @@
-"""Make objects of names: the only place that knows which precision or device a run has."""
+"""Make strategy and precision of their names; `accel_state.run_context` makes environment, device and transport."""
 
 from __future__ import annotations
 

@@ -85,7 +85,11 @@ class PointToPoint(ABC):
 
 
 class Transport(ABC):
-    """The exchange between the ranks of a group."""
+    """The exchange between the ranks of a group.
+
+    A transport of several processes notes each exchange in the `FlightRecorder`. It raises `PeerLost` if another
+    process is gone (`PeerErrors`), and pickles as the transport of the process that reads it.
+    """
 
     rank: int
     size: int

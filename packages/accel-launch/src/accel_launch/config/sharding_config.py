@@ -15,7 +15,8 @@ from accel_launch.cli.suggest import did_you_mean
 if TYPE_CHECKING:
     from accel_launch.cli.options import LaunchSettings
 
-#: names by option; in files and flags of Accelerate a prefix comes before them
+#: names by option; in files and flags of Accelerate a prefix comes before them. The scripts read the values: those of
+#: fsdp_config by `_READ` in accel_parallel/fsdp_options.py
 NAMES = {
     "fsdp_config": (
         "version",
