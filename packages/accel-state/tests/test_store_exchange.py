@@ -213,3 +213,9 @@ def taken(folder: Path) -> list[bool]:
 
 def test_each_run_of_a_process_has_turns_of_its_own(world: MakePool, tmp_path: Path) -> None:
     assert world(2).run(taken, tmp_path) == [[True] * 3] * 2
+
+
+def test_a_note_that_says_nothing_is_refused() -> None:
+    """The store has no other word for a note that is not there yet."""
+    with pytest.raises(ValueError, match=r"exchange_notes\('parts'\): None is no note"):
+        pair()[0].exchange_notes("parts", [0, 1], None)

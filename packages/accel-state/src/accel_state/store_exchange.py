@@ -1,4 +1,4 @@
-"""Leave notes in the store of the process group: for waits as long as a process lives, and for threads."""
+"""Exchange notes between ranks through the store: for waits without a time limit, and beside collectives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SILENT_S = 60.0
 
 @final
 class StoreExchange:
-    """The notes of ranks in the store, which are no collective: other threads may exchange meanwhile.
+    """An exchange of notes through the store. It is no collective: other threads may run collectives meanwhile.
 
     Args:
         store: Notes in the store of the group; None in a process that is alone.
@@ -43,10 +43,11 @@ class StoreExchange:
         """Run the block on rank `first` before the others that enter it, who wait as long as that process lives.
 
         Raises:
-            PeerFailed: If that rank fails in the block, or is gone.
+            PeerFailed: That rank has failed in the block, or is gone.
+            CollectiveMismatch: It is in a block at another line.
 
         Collective:
-            All ranks of a group that waits for one rank must enter.
+            Every rank of the job must enter, in the same order. Each may wait for another rank, as that of its machine.
         """
         if self._alone:
             yield
@@ -67,7 +68,11 @@ class StoreExchange:
 
     @contextmanager
     def lead(self, site: str) -> Iterator[None]:
-        """Let the others continue when the block is left, and tell them why it failed, if it did."""
+        """Let the others continue when the block is left, and tell them why it failed, if it did.
+
+        Args:
+            site: File and line of the call, to compare between ranks.
+        """
         self._turn += 1
         turn = self._turn
         try:
@@ -84,7 +89,10 @@ class StoreExchange:
             atexit.register(self.close)
 
     def close(self) -> None:
-        """Wait until the ranks that wait for this rank's turn know its end: this process may serve the store."""
+        """Wait, for at most 5.25 s, until the ranks that wait for this rank have read its note.
+
+        This process may serve the store.
+        """
         atexit.unregister(self.close)
         until = time.monotonic() + MOST_S + CHECK_S
         with suppress(RuntimeError):
@@ -97,9 +105,13 @@ class StoreExchange:
     def wait(self, first: int, site: str) -> None:
         """Wait until the turn of rank `first` has ended.
 
+        Args:
+            first: Rank to wait for.
+            site: File and line of the call, to compare between ranks.
+
         Raises:
-            PeerFailed: If it failed, or that process is gone.
-            CollectiveMismatch: If it took its turn at another line.
+            PeerFailed: It has failed, or its process is gone.
+            CollectiveMismatch: It took its turn at another line.
         """
         self._turn += 1
         listeners = _listeners(first)
@@ -117,19 +129,26 @@ class StoreExchange:
             raise PeerFailed(f"the process that had to go first failed: {failure}")
 
     def exchange_notes(self, name: str, ranks: Sequence[int], note: object) -> list[Any]:
-        """Leave a note and return those of these ranks, once all have left theirs.
+        """Leave a note for other ranks, and return the notes of all once they are there.
 
         Args:
-            name: Name of the exchange, which no other has.
-            ranks: Ranks that take part, this one included.
-            note: Any value that JSON can encode.
+            name: Name of the exchange, used once in a run.
+            ranks: Ranks that take part, this rank included.
+            note: A value that JSON can encode, except None.
+
+        Returns:
+            The notes in the order of `ranks`. Notes of several processes are read from JSON: a tuple becomes a list.
 
         Raises:
-            PeerFailed: If a rank is gone, or silent after the script has ended here.
+            PeerFailed: The process of a rank or of the store is gone, or rank 0 on another machine was silent for 60 s.
+                Once the script has ended here, any rank that leaves no note for 60 s counts as gone.
+            ValueError: The note is None, which says that there is no note yet.
 
         Collective:
             Each of these ranks must call.
         """
+        if note is None:
+            raise ValueError(f"exchange_notes({name!r}): None is no note, and the others would wait for it without end")
         if self._alone:
             return [note]
         with _without_store("the process that serves the store"):
@@ -140,12 +159,12 @@ class StoreExchange:
         """Return whether all these ranks say yes, the same on each.
 
         Args:
-            name: Name of the agreement, which no other has.
-            ranks: Ranks that take part, this one included.
+            name: Name of the agreement, used once in a run.
+            ranks: Ranks that take part, this rank included.
             yes: Answer of this rank.
 
         Raises:
-            PeerFailed: If a rank is gone, or silent after the script has ended here, and no rank has heard all.
+            PeerFailed: As in `exchange_notes`, and no rank has heard that all say yes.
 
         Collective:
             Each of these ranks must call.

@@ -33,7 +33,13 @@ class PartialState(ProcessControl):
         cpu: Whether to run on the CPU.
         backend: Backend of the process group, if it is opened here.
         init_method: URL at which processes meet.
-        timeout: Limit of a wait.
+        timeout: Longest wait for another process, 30 minutes by default.
+
+    Raises:
+        RunConflict: The run has other settings.
+
+    Collective:
+        The first call of a job waits for all processes.
     """
 
     _shared_state = _SharedState()
@@ -85,8 +91,14 @@ class AcceleratorState(ProcessControl):
     Every instance sees the same run.
 
     Args:
-        mixed_precision: Name of the precision.
+        mixed_precision: Name of the precision. An Accelerator refuses a name that is none.
         cpu: Whether to run on the CPU.
+
+    Raises:
+        RunConflict: The run has other settings.
+
+    Collective:
+        The first call of a job waits for all processes.
     """
 
     _shared_state = _SharedState()
@@ -109,7 +121,7 @@ class AcceleratorState(ProcessControl):
 
     @property
     def mixed_precision(self) -> str:
-        """The name of the precision, which is "no" until an Accelerator has chosen one."""
+        """The name of the precision: "no" until an Accelerator or an AcceleratorState has asked for one."""
         return self.run.precision or "no"
 
     def destroy_process_group(self) -> None:
