@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-#: stages that divide the URLs among nodes and workers
+#: stages that divide the URLs among nodes and workers, or refuse several nodes
 SPLITTERS = {"split_by_node", "split_by_worker", "single_node_only"}
 
 
@@ -15,7 +15,9 @@ def url_shards(dataset: Any) -> tuple[int, Callable[..., Any]] | None:
     """Return the number of URLs of a webdataset pipeline, and the function that makes its shards.
 
     Returns:
-        None if the dataset is no such pipeline, or cannot be sharded by URLs.
+        The number and `shard(num_shards, index)`, which returns the pipeline over a contiguous part of the URLs. None
+        if the dataset is no webdataset pipeline over a list of URLs, or has `slice`, `repeat` or `with_epoch`, which
+        would count for each shard.
     """
     stages = getattr(dataset, "pipeline", None)
     if not isinstance(stages, list) or not stages or not isinstance(getattr(stages[0], "urls", None), list):
@@ -29,7 +31,11 @@ def url_shards(dataset: Any) -> tuple[int, Callable[..., Any]] | None:
 
 
 def shuffles_unseeded(dataset: Any) -> bool:
-    """Return whether a webdataset pipeline shuffles without a seed, so that a resumed job would read other samples."""
+    """Return whether a webdataset pipeline shuffles without a seed, so that a resumed job would read other samples.
+
+    `WebDataset(urls, shardshuffle=10)` is not found: webdataset draws a seed, and keeps it as it keeps a seed of the
+    script.
+    """
     stages = getattr(dataset, "pipeline", None)
     return any(
         getattr(getattr(stage, "f", None), "__name__", "") == "_shuffle" and not {"seed", "rng"} & set(stage.kw)
@@ -42,7 +48,7 @@ def _shard(dataset: Any, num_shards: int, index: int) -> Any:
     first, *rest = dataset.pipeline
     part, stage_of_part = copy.copy(dataset), copy.copy(first)
     least, more = divmod(len(first.urls), num_shards)
-    # the first ones have one URL more: ranks take every other shard, and so as many URLs as can be
+    # longer shards come first: ranks take shards in turn, which spreads the longer ones over them
     begin = least * index + min(index, more)
     stage_of_part.urls = first.urls[begin : begin + least + (index < more)]
     part.pipeline = [stage_of_part, *(stage for stage in rest if getattr(stage, "__name__", None) not in SPLITTERS)]

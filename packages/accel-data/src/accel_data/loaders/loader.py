@@ -184,16 +184,16 @@ class DataLoaderShard(DataLoader[Batch]):
     def _taken_state(self) -> dict[str, Any]:
         epochs, fresh = self._epochs, self.fresh()
         gathered = self._gathered if self._source.rank_alone else lambda mine: [mine]
-        standing = epochs.standing()
-        if standing is None and epochs.pending is not None:
+        resume_point = epochs.resume_point()
+        if resume_point is None and epochs.pending is not None:
             return replace(epochs.pending, step=fresh.step).as_dict()
         generators = self._sampling_rng()
         sources = as_entries(self._source.front_states())
         front = {"seeded": self._iterator is None, "sampler": self._sampler_state(), "sources": sources}
-        if standing is None:
+        if resume_point is None:
             about, entries = fresh, front | {"epoch": epochs.iteration, "rng_at_start": generators.capture()}
         else:
-            running, at = standing
+            running, at = resume_point
             about, entries = replace(running.about, step=fresh.step), running.entries(at)
             if all(gathered(running.at_end(at))):
                 with running.cursor.ended():

@@ -26,7 +26,7 @@ class EpochRun:
         cursor: The cursor of the epoch.
         epoch: The record of how far the script has come.
         ended: Whether all batches were served.
-        steps_at_end: Optimizer steps that were due until the epoch ended.
+        steps_at_end: Number of optimizer steps due when the epoch ended.
     """
 
     about: LoaderState
@@ -36,7 +36,7 @@ class EpochRun:
     steps_at_end: int = 0
 
     def at_end(self, at: Any) -> bool:
-        """Return whether the job has been served all of the epoch at the position `at`."""
+        """Return whether this rank has been served all of the epoch at the position `at`."""
         return self.epoch.last and self.epoch.at is at
 
     def entries(self, at: Any) -> dict[str, Any]:
@@ -61,6 +61,7 @@ class EpochTracker:
     """
 
     def __init__(self, accumulation: AccumulationState, consumption_log: ConsumptionLog | None, world: int) -> None:
+        #: number of the next epoch
         self.iteration = 0
         #: the state to resume from, until the next epoch begins
         self.pending: LoaderState | None = None
@@ -95,7 +96,10 @@ class EpochTracker:
         self._tell("end" if running.ended else "left", running)
 
     def put_at(self, state: LoaderState) -> None:
-        """Forget all epochs, and begin the next one at the position of a state."""
+        """Forget all epochs, and let the next one begin at the position of a state.
+
+        The log gets the lines of a state at an end.
+        """
         self._running, self._ended = [], None
         self.pending = state if state.begun else None
         if state.ended:
@@ -107,10 +111,11 @@ class EpochTracker:
         state, self.pending = self.pending, None
         return None if state is None or state.ended else state
 
-    def standing(self) -> tuple[EpochRun, Any] | None:
-        """Return the newest epoch and the position in it, or None between epochs.
+    def resume_point(self) -> tuple[EpochRun, Any] | None:
+        """Return the epoch and the position from which a state saved now would resume, or None between epochs.
 
-        An epoch that ended counts as long as its last accumulation window is open.
+        An epoch that ended comes before a newer one as long as its last accumulation window is open. Inside a window
+        the position is that of the newest optimizer step, and else that after the current batch.
         """
         unsettled = self._unsettled()
         running = unsettled or (self._running[-1] if self._running else None)
@@ -120,9 +125,9 @@ class EpochTracker:
         return running, running.epoch.at_step if rolled_back else running.epoch.at
 
     def rng_of_next(self) -> dict[str, Any] | None:
-        """Return the random states of an epoch that began while the last window of the one before is open.
+        """Return the generator states to draw the next epoch from again.
 
-        That epoch is to be drawn again. Without such an epoch the result is None.
+        None unless that epoch began while the last window of the epoch before is open.
         """
         return self._running[-1].about.rng_at_start if self._running and self._unsettled() is not None else None
 
