@@ -90,6 +90,8 @@ def test_nonsense_in_the_environment_is_refused() -> None:
         resolved({"ACCEL_USE_CPU": "maybe"})
     with pytest.raises(ValueError, match=r"ACCEL_GRADIENT_ACCUMULATION_STEPS='many'"):
         resolved({"ACCEL_GRADIENT_ACCUMULATION_STEPS": "many"})
+    with pytest.raises(ValueError, match=r"(?s)ACCEL_USE_CPU='maybe'.*'dice'"):
+        resolved({"ACCEL_USE_CPU": "maybe"}, rng_types=["dice"])
 
 
 @pytest.mark.parametrize("name", ["fsdp", "zero", "fairscale"])

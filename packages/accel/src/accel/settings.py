@@ -18,7 +18,7 @@ from accel_parallel import (
     StrategyOptions,
 )
 from accel_parallel.choice import AUTO, DEEPSPEED, SHARDED, WHOLE, options_from_words, problems_of
-from accel_state.environ import AS_ACCELERATE, flag
+from accel_state.environ import AS_ACCELERATE, EnvironSettings, flag
 from accel_state.environ import settings as environ_settings
 
 from accel.compilation import TorchDynamoPlugin, from_names
@@ -92,7 +92,7 @@ def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Setting
             f"megatron_lm_plugin is a {type(given.megatron_lm_plugin).__name__}: there is no Megatron-LM here; leave"
             " it out, and divide layers by parallelism_config=ParallelismConfig(tp_size=...)"
         )
-    from_environ = environ_settings(environ)
+    from_environ = _tried(lambda: environ_settings(environ), EnvironSettings(), problems)
     if given.fp16 and given.mixed_precision not in (None, "fp16"):
         problems.append(
             f"fp16=True and mixed_precision={given.mixed_precision!r} contradict each other; give one of them"
@@ -118,7 +118,7 @@ def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Setting
     )
     if handlers.ddp.static_graph and steps is not None and steps > 1:
         problems.append(
-            f"static_graph=True with gradient_accumulation_steps={steps}: torch needs gradients to travel in the first"
+            f"static_graph=True with gradient_accumulation_steps={steps}: torch must exchange gradients in the first"
             " iteration; leave static_graph out"
         )
     options: dict[str, Any] = {DEEPSPEED: given.deepspeed_plugin, SHARDED: given.fsdp_plugin, WHOLE: handlers.ddp}
@@ -133,9 +133,11 @@ def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Setting
             options[name] = _tried(partial(options_from_words, name, words or {}), None, problems)
     parallelism: ParallelismConfig | None = given.parallelism_config
     if from_environ.parallelism is not None:
-        parallelism = _sizes_of_launcher(from_environ.parallelism, parallelism)
+        sizes_of_launcher = partial(_sizes_of_launcher, from_environ.parallelism, parallelism)
+        parallelism = _tried(sizes_of_launcher, parallelism, problems)
     options = {name: option for name, option in options.items() if option is not None}
-    data = of_loaders(given.dataloader_config or DataLoaderConfiguration(), environ)
+    data = given.dataloader_config or DataLoaderConfiguration()
+    data = _tried(partial(of_loaders, data, environ), data, problems)
     data = replace(data, split_batches=given.split_batches or data.split_batches)  # a copy: the user's may change
     sizes = parallelism or ParallelismConfig()
     others = Asked(
