@@ -36,7 +36,10 @@ def setting_lines(options: ResolvedOptions, *, origins: bool) -> Iterator[str]:
 
 
 def as_yaml(value: object) -> str:
-    """Return a plain value as it stands in a file, in one line."""
+    """Return a value as YAML in flow style, without a line break at its end.
+
+    A text with line breaks takes several lines.
+    """
     import yaml
 
     text = yaml.safe_dump(value, width=float("inf"), allow_unicode=True, default_flow_style=True)

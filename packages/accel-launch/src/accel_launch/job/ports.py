@@ -11,9 +11,9 @@ from accel_launch.job.plan import LOOPBACK, RendezvousInfo
 def reserved_ports(address: str = LOOPBACK) -> Iterator[tuple[RendezvousInfo, Callable[[int], None]]]:
     """Hold the sockets of a job for its workers.
 
-    The store's socket listens already, so no worker can come too early; rank 0 inherits it. The master's port is for
-    scripts that call `init_process_group` by themselves. It is bound with SO_REUSEADDR and never listens, so rank 0 can
-    listen on it, and the system gives it to nobody else.
+    The store's socket listens already, so no worker can come too early. It is held until rank 0, which inherits it, has
+    it. The master's port is for scripts that call `init_process_group` by themselves. Its socket is held to the end. It
+    is bound with SO_REUSEADDR and never listens, so rank 0 can listen on it, and the system gives it to nobody else.
 
     Args:
         address: Address to listen on, IPv4 or IPv6.

@@ -1,4 +1,4 @@
-"""Run `accel config`, which writes, updates and shows the file of settings."""
+"""Run `accel config`, which writes, updates and shows the config file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions
 from accel_launch.cli.options import BY_NAME, OPTIONS
 
 ASK = "accel config"
-HELP = """Asks what to write into the file of settings that accel launch reads, at a terminal; Ctrl-C writes nothing. No
-launch needs a file. Without --config_file it is default_config.yaml in $ACCEL_HOME, else in accel below $HF_HOME, else
-in ~/.cache/huggingface/accel; or what $ACCEL_CONFIG_FILE names."""
+HELP = """Asks what to write into the config file that accel launch reads, at a terminal; Ctrl-C writes nothing. No
+launch needs a file. The file is the one that --config_file or else $ACCEL_CONFIG_FILE names. Without either it is
+default_config.yaml in $ACCEL_HOME, else in $HF_HOME/accel, else in huggingface/accel below $XDG_CACHE_HOME or
+~/.cache."""
 EPILOG = "exit codes: 0 if it was done; 2 if not; 130 after Ctrl-C."
 
 
@@ -26,7 +27,7 @@ class ConfigGroup(click.Group):
     """The commands of `accel config`. Without a command it asks questions, and takes --config_file only."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read a line."""
+        """Parse the words after `accel config`, which mean `ask` if they begin with an option or there are none."""
         asks = not args or (args[0].startswith("-") and args[0] not in ("-h", "--help"))
         return super().parse_args(ctx, ["ask", *args] if asks else args)
 
@@ -44,7 +45,8 @@ def ask(options: ResolvedOptions) -> int:
     """Ask for settings at the terminal, and write the file.
 
     Raises:
-        CannotRun: There is no terminal, or the file there cannot be followed.
+        CannotRun: There is no terminal, the present file asks for a feature that accel does not have, or it cannot be
+            written.
     """
     import socket
 
@@ -74,10 +76,17 @@ def ask(options: ResolvedOptions) -> int:
 
 
 def default(options: ResolvedOptions, overwrite: bool) -> int:
-    """Save the given options and the GPUs that are found.
+    """Write a config file with the given options, and a process for each visible GPU if no number is given.
+
+    Args:
+        options: Options to write.
+        overwrite: Replace a file that says something else.
+
+    Returns:
+        0, the exit code.
 
     Raises:
-        CannotRun: Another file is there.
+        CannotRun: A file that says something else is there, or the file cannot be written.
     """
     from accel_launch.config.config_writer import file_text
     from accel_launch.job.visible_devices import visible_devices
@@ -101,7 +110,8 @@ def update(options: ResolvedOptions) -> int:
     """Replace a file by one in accel's own keys, and say which keys replace Accelerate's.
 
     Raises:
-        CannotRun: There is no file, or it asks for a feature that accel does not have.
+        CannotRun: There is no file, it asks for a feature that accel does not have, another backup is there, or the
+            file cannot be written.
     """
     from accel_launch.config.config_update import update_of
     from accel_launch.config.config_writer import keep_backup, write_config
@@ -127,6 +137,13 @@ def update(options: ResolvedOptions) -> int:
 
 def show(options: ResolvedOptions, origin: bool) -> int:
     """Print the value that each setting would have in a launch with these options.
+
+    Args:
+        options: Options of the launch.
+        origin: Print the source of each value too.
+
+    Returns:
+        0, the exit code.
 
     Raises:
         CannotRun: A setting is wrong. It is raised after the print.
@@ -154,8 +171,9 @@ def _write(path: Path, settings: Mapping[str, Any], flag: str) -> None:
 
 
 _FILE = BY_NAME["config_file"]
-_OVERWRITE = click.Option(["--overwrite"], is_flag=True, help="Write also if another file is there, which else stays.")
-_ORIGIN = click.Option(["--origin"], is_flag=True, help="Tell also who set each: a flag, a variable, the file, nobody.")
+_OVERWRITE = click.Option(["--overwrite"], is_flag=True, help="Replace a file that says something else.")
+_SOURCES = "Print also where each value comes from: a flag, a variable, the file or the default."
+_ORIGIN = click.Option(["--origin"], is_flag=True, help=_SOURCES)
 _IN_A_FILE = [option for option in OPTIONS if option.key or option is _FILE]
 COMMAND = ConfigGroup(
     "config",
