@@ -19,20 +19,25 @@ examples:
   accel migrate train.py run.sh config.yaml
   accel migrate --check src/*.py             writes nothing
 
-exit codes: 0 if all is well; with --check 1 if a file would change; 2 if a file cannot be read or is no
-program, or must not be written: one that is read-only, or a link that leads elsewhere. Then no file is changed."""
+exit codes: 0 if all is well; 1 with --check if a file would change; 2 if a file cannot be read or is of no known
+kind (the others are still rewritten), or if one is read-only or a link that leads elsewhere (then no file is
+changed)."""
 PAGE = "docs/guides/programs-for-accelerate.md"
 
 
 def run(files: Sequence[str], check: bool) -> int:
     """Rewrite files, and print what was done.
 
+    Args:
+        files: Paths of the files.
+        check: Write nothing.
+
     Returns:
         0 if all is well, 1 if `check` has found a file that would change.
 
     Raises:
-        CannotRun: With every file that is no program, after the others were rewritten, or with every file that must
-            not be replaced: then none is.
+        CannotRun: Files cannot be read or are of no known kind, and the others were rewritten. Or files must not be
+            replaced, and none was. The message lists all.
     """
     from accel_compat.migrate.replacement import replace_files
     from accel_compat.migrate.report import CannotRewrite, Kind

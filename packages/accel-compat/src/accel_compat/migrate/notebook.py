@@ -23,7 +23,9 @@ _SOURCE = re.compile(r'"source"\s*:\s*')
 
 
 def rewrite_notebook(text: str) -> Rewritten:
-    """Rewrite the cells of a notebook. Notes count lines in a cell, whose number they name.
+    """Rewrite the code cells of a notebook.
+
+    The line of a note is that in its cell, and its words name the number of the cell among code cells.
 
     Raises:
         CannotRewrite: If the text is no notebook.
@@ -45,7 +47,7 @@ def rewrite_notebook(text: str) -> Rewritten:
         return f"{found[1]}{mark}{json.dumps(new.text)}"
 
     def note(cell: int, found: Iterable[Note]) -> None:
-        notes.extend(replace(one, words=f"cell {cell}: {one.words}") for one in found)
+        notes.extend(replace(one, words=f"code cell {cell}: {one.words}") for one in found)
 
     for cell in cells:
         program = cell if _is_program(cell) else (_SHELL_CELL if _SHELL_CELL.match(cell) else _MAGIC).sub(mask, cell)

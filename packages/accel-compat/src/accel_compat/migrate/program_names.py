@@ -69,7 +69,7 @@ def parsed(text: str) -> ast.Module:
     """Return the syntax tree of a program.
 
     Raises:
-        CannotRewrite: If it is no Python, with the line.
+        CannotRewrite: It is not Python. The message has the line, if Python names one.
     """
     try:
         with warnings.catch_warnings():
