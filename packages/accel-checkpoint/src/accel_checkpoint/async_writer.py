@@ -1,4 +1,4 @@
-"""Write checkpoints while training goes on, from a copy in memory, in one thread."""
+"""Write checkpoints while training goes on, from a copy in memory, in a thread."""
 
 from __future__ import annotations
 
@@ -68,22 +68,24 @@ def _empty_copies(tensors: Mapping[_Key, torch.Tensor]) -> dict[_Key, torch.Tens
 
 @final
 class AsyncWriter:
-    """A thread that runs one write at a time, and raises its error at the next `wait`.
+    """A writer that runs one write at a time in a thread, and raises its error at the next `begin` or `wait`.
 
-    A process that ends waits for the write. If the write fails then, its traceback is printed and the exit code is 1.
+    A process that ends waits for the write. If an error was not raised until then, its traceback is printed and the
+    exit code is 1.
     """
 
     def __init__(self) -> None:
         self._writing: Future[None] | None = None
 
     def begin(self, write: Callable[[], None]) -> None:
-        """Wait for the write before, and begin a write.
+        """Wait for the previous write, and begin this write in a thread of its own.
 
         Args:
             write: Function that writes. It is called in the thread.
 
         Raises:
-            Exception: The error of the write before. Then this write does not begin.
+            Exception: The error of the previous write. Then this write does not begin.
+            RuntimeError: The system has no more threads.
         """
         self.wait()
         self._thread = ThreadPoolExecutor(1, "accel-checkpoint")
@@ -99,7 +101,7 @@ class AsyncWriter:
         """Wait until no write is running.
 
         Raises:
-            Exception: The error of the write, once.
+            Exception: The error of the last write, if no call has raised it before.
         """
         if self._writing is not None:
             error = self._writing.exception()  # if this is interrupted, the next call waits

@@ -10,7 +10,7 @@ import torch
 BUFFER = 1 << 28
 #: each tensor begins at a multiple of it, so that any dtype may
 ALIGNMENT = 16
-#: bytes of a tensor of the CPU that passes through pinned memory beside tensors of a GPU
+#: largest CPU tensor, in bytes, that passes through pinned memory beside tensors of a GPU
 SMALL = 1 << 10
 
 
@@ -23,7 +23,7 @@ def synchronize(tensors: Iterable[torch.Tensor]) -> None:
 def empty_pinned_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return a pinned tensor for each tensor, of its shape and dtype.
 
-    They share buffers, and a large tensor has its own.
+    They share buffers of 256 MiB. A larger tensor has its own.
     """
     groups: list[list[tuple[int, torch.Tensor]]] = []
     end = 0
@@ -45,27 +45,27 @@ def empty_pinned_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def staged(tensors: Sequence[torch.Tensor]) -> list[bool]:
-    """Return which tensors pass through pinned memory: those of a GPU whose values lie one after the other.
+    """Return, for each tensor, whether it passes through pinned memory: those of a GPU with contiguous values.
 
-    Beside them small ones of the CPU do too. AdamW counts the steps of each parameter on the CPU, and the counts would
-    cut its states into as many parts as there are parameters.
+    Beside them small tensors of the CPU do too. AdamW counts the steps of each parameter on the CPU, and the counts
+    would cut its states into as many parts as there are parameters.
     """
     most = SMALL if any(tensor.is_cuda for tensor in tensors) else -1
     return [is_plain(tensor) and (tensor.is_cuda or (tensor.is_cpu and tensor.nbytes <= most)) for tensor in tensors]
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether the memory of a tensor has its values, one after the other."""
+    """Return whether a tensor is contiguous, and neither conjugated nor negated lazily."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-def staged_pieces(tensors: Sequence[torch.Tensor], most: int) -> Iterator[torch.Tensor]:
-    """Yield the bytes of tensors that are `staged`, one after the other, at most `most` at a time.
+def staged_pieces(tensors: Sequence[torch.Tensor], most_bytes: int) -> Iterator[torch.Tensor]:
+    """Yield the bytes of tensors that are `staged`, one after the other, at most `most_bytes` at a time.
 
     All pieces are in the same memory: a piece is valid until the next is asked for.
     """
     synchronize(tensors)
-    buffer = _pinned(min(most, sum(tensor.nbytes for tensor in tensors)))
+    buffer = _pinned(min(most_bytes, sum(tensor.nbytes for tensor in tensors)))
     filled = 0
     for tensor in tensors:
         # a single number may have any stride, and then has no view as bytes
