@@ -13,13 +13,13 @@ from accel_launch.cli.options import OPTIONS
 def parser_of(
     command: str, about: str, run: Callable[[argparse.Namespace], None], subparsers: Any
 ) -> argparse.ArgumentParser:
-    """Return a parser without options.
+    """Return a new parser for a command, to which the caller adds options.
 
     Args:
-        command: The word that the command line begins with.
-        about: What the command does.
-        run: The function that runs it.
-        subparsers: The commands of a program, to which this command is added; None for a program of its own.
+        command: Name of the command, such as "launch".
+        about: Description in the help.
+        run: Function that a subcommand's parsed arguments get as `func`.
+        subparsers: Return value of `add_subparsers` to add the command to; None makes a parser of its own.
     """
     if subparsers is None:
         return argparse.ArgumentParser(f"accel {command}", description=about, allow_abbrev=False)
@@ -50,14 +50,16 @@ def _spellings(flags: list[str]) -> list[str]:
 
 
 def launch_command(args: argparse.Namespace) -> None:
-    """Launch as `accel launch` does, and end with the exit code of the job.
+    """Launch a script as `accel launch` does, and end this process with the exit code of the job.
+
+    A job of one process takes the place of this process.
 
     Args:
-        args: What `launch_command_parser` has read.
+        args: Options that a parser of `launch_command_parser` has read.
 
     Raises:
-        SystemExit: Always.
-        CannotRun: With every reason why nothing was started.
+        SystemExit: The job has ended.
+        CannotRun: Nothing was started. The message lists every reason.
     """
     words: list[str] = []
     for option in OPTIONS:

@@ -159,7 +159,16 @@ def _place_of(name: str, device_map: Mapping[str, Any]) -> Any:
 def load_state_dict(
     checkpoint_file: str | Path, device_map: Mapping[str, Any] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Read the weights of a file, each to the device that a map gives its name, or to the CPU."""
+    """Read the weights in a file, each on its device, by their names.
+
+    Args:
+        checkpoint_file: A safetensors file, or a file of `torch.save`, from which no code is run.
+        device_map: Devices by the name of a weight or of a module around it. The longest name counts, and "" is for
+            all others. Weights without an entry, or with "disk", are on the CPU.
+
+    Raises:
+        CheckpointError: The file cannot be read.
+    """
     weights = {}
     for name, tensor in read_tensors(Path(checkpoint_file)):
         place = _place_of(name, device_map or {})
