@@ -31,7 +31,7 @@ def problems(states: Any, device: Device) -> list[str]:
     """Return a line for each state that is missing, damaged or not restorable here.
 
     Args:
-        states: What `captured` has returned, perhaps in another process.
+        states: Return value of `captured`, perhaps of another process.
         device: Device of this process.
     """
     if not isinstance(states, dict):
@@ -60,10 +60,14 @@ def lacks_device(states: dict[str, Any], device: Device) -> bool:
 
 
 def restore(states: dict[str, Any], device: Device) -> None:
-    """Set the generators to the states that `captured` has returned.
+    """Set the generators of Python, torch, NumPy and the accelerator to saved states.
 
-    If the states come from a process with another kind of device, the generator of this device gets a seed that follows
-    from them.
+    Check the states with `problems` before. If they have none for the accelerator of this process, its generator gets a
+    seed derived from them.
+
+    Args:
+        states: Return value of `captured`, perhaps of another process.
+        device: Device of this process.
     """
     if lacks_device(states, device):
         derive(states, 0)
