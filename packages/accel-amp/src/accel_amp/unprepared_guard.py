@@ -17,7 +17,7 @@ from accel_amp.step_hook import call_before_steps
 
 @final
 class UnpreparedGuard:
-    """A guard that raises if an optimizer that was not prepared steps with parameters of prepared models.
+    """A guard that raises a RuntimeError if an optimizer that was not prepared steps parameters of prepared models.
 
     Within a window, the gradients of these parameters are those of a part of the window and of one process. In fp16
     they are multiplied by the scale, too.
@@ -40,9 +40,10 @@ class UnpreparedGuard:
             self.arm()
 
     def arm(self) -> None:
-        """Begin to check every step of any optimizer.
+        """Check every later step of any optimizer in this process.
 
-        A check takes time. It is needed once there is a scale or a window.
+        Call it once the loss is scaled or gradients accumulate. Until then no step can be early. A second call does
+        nothing.
         """
         if self._hook is None:
             self._hook = call_before_steps(self._refuse)
