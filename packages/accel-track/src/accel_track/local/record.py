@@ -23,14 +23,14 @@ from accel_track.values import to_json
 
 logger = logging.getLogger("accel")
 METRICS, MEDIA, CONFIG, STORY = "metrics.jsonl", "media.jsonl", "config.json", "run.json"
-#: the files that every record has
+#: the files that make a folder a record
 FILES = (METRICS, MEDIA, STORY)
 #: the names of image files: nothing else in a line may name a file that is moved
 IMAGE = re.compile(r"[\w.=+-]+\.png")
 
 
 def is_record(folder: Path) -> bool:
-    """Return whether a folder has any file of a record."""
+    """Return whether a folder has metrics.jsonl, media.jsonl or run.json."""
     return any(os.path.lexists(folder / name) for name in FILES)
 
 
@@ -120,7 +120,7 @@ class RunRecord:
         self._media.add(entry | {"images": files})
 
     def rewind(self, calls: int, next_step: int) -> None:
-        """Move later calls to files `.given-up-N`, as the resumed run makes them again.
+        """Move calls from `calls` on to files with the ending `.given-up-N`, as the resumed run makes them again.
 
         Args:
             calls: Number of calls to keep.
@@ -166,7 +166,7 @@ class RunRecord:
 
 
 def safe_name(name: str) -> str:
-    """Return a name with everything replaced that has a meaning in a path."""
+    """Return a name for a file: at most 80 characters, with "_" for all but letters, digits and "_.=+-"."""
     return re.sub(r"[^\w.=+-]+", "_", name).strip(".")[:80] or "_"
 
 
