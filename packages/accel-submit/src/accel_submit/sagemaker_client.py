@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-#: what a job file has that is no argument of the ModelTrainer
+#: keys of a job file that are no arguments of ModelTrainer
 _NO_ARGUMENTS = ("submit", "image", "session", "inputs", "metrics", "torchrun")
 
 
@@ -22,7 +22,7 @@ def start(content: Mapping[str, Any]) -> str:
     """Start the training job that a job file describes, without waiting for it.
 
     Args:
-        content: The content of the file.
+        content: Content of a job file that SageMakerScheduler has written.
 
     Returns:
         The name of the job.
@@ -50,7 +50,7 @@ def trainer_arguments(content: Mapping[str, Any], region: str | None) -> dict[st
 
     Args:
         content: The content of a job file.
-        region: Region of the image, if the file names none.
+        region: AWS region of the PyTorch image, used if the file has no training_image.
     """
     arguments = {name: value for name, value in content.items() if name not in _NO_ARGUMENTS}
     for name, value in arguments.items():
