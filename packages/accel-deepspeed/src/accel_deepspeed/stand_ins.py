@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 @final
 class DummyOptim(Optimizer):
-    """A stand-in for the optimizer of the section "optimizer".
+    """A stand-in for the optimizer of the section "optimizer" in DeepSpeed's config.
 
     Args:
         params: Parameters to train.
@@ -74,10 +74,10 @@ class EngineSchedule:
         self.optimizer = optimizer
 
     def step(self, *args: Any) -> None:
-        """Skip it: the engine has stepped the schedule."""
+        """Do nothing: the engine has stepped the schedule."""
 
     def get_last_lr(self) -> list[Any]:
-        """Return the learning rates last set, one for each group."""
+        """Return the current learning rate of each parameter group."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def get_lr(self) -> list[Any]:
