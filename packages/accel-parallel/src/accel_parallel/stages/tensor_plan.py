@@ -52,9 +52,10 @@ class TensorPlanError(ValueError):
 
 
 def styles_of(model: nn.Module, ranks: int, plan: Plan | None = None) -> Styles:
-    """Return the style of each module whose weights are divided.
+    """Return the parallel style of each module that the plan names, except those it leaves replicated.
 
-    Weights that are tied to a divided weight are divided like it, and so are the adapters that peft puts beside it.
+    Weights tied to a sharded weight are sharded like it. If a module has LoRA adapters of peft, its base layer and one
+    of the two adapter matrices get its style.
 
     Args:
         model: The model.
@@ -62,7 +63,7 @@ def styles_of(model: nn.Module, ranks: int, plan: Plan | None = None) -> Styles:
         plan: Styles by patterns of names. By default the plan of the model itself, such as `tp_plan` of Transformers.
 
     Raises:
-        TensorPlanError: The model cannot be divided so. The message lists every reason.
+        TensorPlanError: There is no plan, or the model cannot be sharded by it. The message lists every reason.
     """
     name = type(model).__name__
     given = plan if plan is not None else _own_plan(model)
