@@ -1,4 +1,4 @@
-"""Make strategy and precision of their names; `accel_state.run_context` makes environment, device and transport."""
+"""Make strategy and precision of their names, as `accel_state.run_context` makes device and transport."""
 
 from __future__ import annotations
 
