@@ -1,4 +1,4 @@
-"""Tests of multi-process PyTorch code; importing this package does not import torch."""
+"""Test multi-process PyTorch code. An import of this package does not import torch."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ HUGE_PAGE_BYTES = 2**21
 def prepare_forks() -> None:
     """Let forks share what this process has loaded: keep the garbage collector off it, and lay it into huge pages.
 
-    A fork copies an entry for each page, and its end undoes it: 60,000 of torch's, or a hundred huge ones.
+    A fork copies an entry for each page, and its end removes the copies: 60,000 for torch's pages, or a hundred for
+    huge pages.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The dispositions of signals that a test session starts with, whoever has started the session."""
+"""Restore the dispositions of signals at the start of a test session, whoever has started it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ _IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
 
 
 def restore_defaults() -> None:
-    """Give signals that this process was started with as ignored their defaults back, for the programs of tests.
+    """Restore the defaults of signals that this process was started to ignore, for the programs of tests.
 
-    `nohup`, cron, CI systems and shells in the background start programs with SIGINT or SIGHUP ignored, and what is
-    ignored stays so in all programs that those start. This process itself goes on after a SIGHUP, as `nohup` promises:
-    it handles the signal, and a program that it starts has the default. Does nothing outside of the main thread.
+    `nohup`, cron, CI systems and shells in the background start programs with SIGINT or SIGHUP ignored, and an ignored
+    signal stays ignored in all programs that those start. This process itself goes on after a SIGHUP, as `nohup`
+    promises: it handles the signal, and a program that it starts has the default. Outside of the main thread nothing
+    happens.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -29,7 +30,7 @@ def restore_defaults() -> None:
 
 
 def _outlive(number: int, frame: FrameType | None) -> None:
-    """The handler of a hangup that this process was to ignore."""
+    """Do nothing at a hangup that this process was started to ignore."""
 
 
 _INSTEAD = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: _outlive}

@@ -11,10 +11,12 @@ from torch.testing import assert_close
 
 
 def assert_same_numbers(actual: Any, expected: Any, *, atol: float, rtol: float = 0.0) -> None:
-    """Raise unless both trees have the same keys and shapes, and `|actual - expected| <= atol + rtol * |expected|`.
+    """Raise unless both trees have the same keys, shapes and dtypes, and values within a tolerance.
 
-    Mappings, sequences, tensors, numpy arrays and plain values may be nested. Whole numbers and bools must be equal,
-    NaN equals NaN, devices and the kinds of containers may differ.
+    Values are within it if `|actual - expected| <= atol + rtol * |expected|`. Mappings, sequences, tensors, NumPy
+    arrays and Python numbers may be nested. Integers and bools must be equal, and NaN equals NaN. The types of Python
+    numbers must be equal: 1 is not 1.0. Devices and the types of containers may differ. Everything else, such as a
+    NumPy scalar or a tensor beside a number, is compared by `==`.
 
     Args:
         actual: Tree that was computed.
@@ -23,7 +25,8 @@ def assert_same_numbers(actual: Any, expected: Any, *, atol: float, rtol: float 
         rtol: Relative tolerance of floating-point numbers.
 
     Raises:
-        AssertionError: They differ. The error has the first place, in the order of `expected`, and by how much.
+        AssertionError: They differ. The message names all missing and unexpected keys. If there are none, it names the
+            first position that differs, in the order of `expected`, and the difference.
     """
     __tracebackhide__ = True
     here, there = dict(_leaves(actual, "")), dict(_leaves(expected, ""))
@@ -60,15 +63,29 @@ def _compare(actual: Any, expected: Any, atol: float, rtol: float) -> None:
         if actual.dtype == expected.dtype:  # in half precision a tolerance would be rounded
             actual, expected = _widened(actual), _widened(expected)
         exact = not (expected.is_floating_point() or expected.is_complex())
-    elif isinstance(actual, int | float | complex) and isinstance(expected, int | float | complex):
+    elif _is_number(actual) and _is_number(expected):
         exact = isinstance(expected, int)
-    elif actual != expected:
+    elif not _are_equal(actual, expected):
         raise AssertionError(f"found {actual!r}, expected {expected!r}")
     else:
         return
     if exact:
         atol = rtol = 0.0
     assert_close(actual, expected, atol=atol, rtol=rtol, equal_nan=True, check_device=False, check_layout=False)
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, int | float | complex) and not isinstance(leaf, bool)
+
+
+def _are_equal(actual: Any, expected: Any) -> bool:
+    """Return whether values of any types are equal, where a bool is no number."""
+    if isinstance(actual, bool) != isinstance(expected, bool) and _is_number(actual) != _is_number(expected):
+        return False
+    try:
+        return bool(actual == expected)
+    except RuntimeError:  # a tensor of several values, beside a number
+        return False
 
 
 def _widened(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The two errors of this package."""
+"""The errors of this package."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import final
 
 @final
 class RankFailure(Exception):
-    """Ranks of a pool raised, died or were late: `errors` has one exception for each of those ranks and no other.
+    """An error of a run in which ranks raised, died, were late or sent a result that cannot be read.
 
-    A rank that raised has its own exception (a RuntimeError with its text when that exception cannot cross the pipe),
-    a rank that died a ChildProcessError, a late rank a TimeoutError.  A rank that was only waiting for a failed one
-    is in the text and not in `errors`.
+    An exception that does not pickle becomes a RuntimeError with the last line of its traceback. If a rank has failed,
+    those that were still running after the grace period are in the text only.
+
+    Args:
+        message: Text of the error.
+        errors: Exceptions of failed ranks: the rank's own, ChildProcessError if it died, TimeoutError if it was late.
     """
 
     def __init__(self, message: str, errors: Mapping[int, BaseException]) -> None:
@@ -22,4 +25,4 @@ class RankFailure(Exception):
 
 @final
 class NotSendable(TypeError):
-    """A function or an argument cannot be pickled, so no rank was asked to run anything."""
+    """An error of a function or an argument that cannot be pickled. No rank has run anything."""

@@ -1,4 +1,4 @@
-"""Modules of a test session, in a worker that may not be able to import them by name."""
+"""Import modules of a test session in a worker that may not find them by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _load(name: str, source: str) -> None:
 
 
 def _ensure_package(name: str, folder: Path) -> None:
-    """After this, sys.modules[name] exists: pickle cannot find a.b where there is no a, and so pytest makes one too."""
+    """Make sure that a package is in `sys.modules`: pickle cannot find a.b without a, and so pytest makes one too."""
     if name in sys.modules:
         return
     parent = name.rpartition(".")[0]
@@ -52,9 +52,10 @@ def _ensure_package(name: str, folder: Path) -> None:
 
 
 def ensure_module(name: str, source: str) -> None:
-    """After this, sys.modules[name] is the module made from the file `source`, executed at most once per worker.
+    """Make sure that `sys.modules[name]` is the module of the file `source`, executed at most once per worker.
 
-    Raises: ImportError when the file is no Python module.
+    Raises:
+        ImportError: The file is no Python module.
     """
     # multiprocessing has already made __main__ out of the script of the parent
     if name == "__main__" or (name in sys.modules and same_file(vars(sys.modules[name]).get("__file__"), source)):

@@ -1,4 +1,4 @@
-"""What the fork server of pools imports last, as it calls nothing: this prepares its forks."""
+"""Prepare the forks of the fork server of pools, which imports this module last, as it calls nothing."""
 
 from accel_testing.cheap_forks import prepare_forks
 

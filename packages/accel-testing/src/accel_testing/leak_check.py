@@ -1,4 +1,4 @@
-"""What a test may not leave behind."""
+"""Find what a test leaves behind in this process, and restore it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,14 @@ NOT_OURS = frozenset({"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """The state of this process that tests share."""
+    """The state of this process that tests share.
+
+    Args:
+        environ: `os.environ`, without variables that pytest and torch change.
+        threads: Running threads that are no daemons.
+        children: Processes of multiprocessing that run, without workers of pools.
+        group: Whether the default process group is open.
+    """
 
     environ: Mapping[str, str]
     threads: frozenset[threading.Thread]
@@ -55,7 +62,7 @@ def _group() -> bool:
 
 
 def process_state() -> ProcessState:
-    """That state as it is now."""
+    """Return the state of this process as it is now."""
     return ProcessState(_environ(), _threads(), _children(), _group())
 
 
@@ -116,6 +123,11 @@ _CHECKS: dict[Kind, Callable[[ProcessState], str | None]] = {
 
 
 def clean_up(before: ProcessState) -> dict[Kind, str]:
-    """One sentence for each kind of thing left behind since `before`; all of it but threads is put right."""
+    """Restore an earlier state, except for threads, and return what differed.
+
+    Returns:
+        A sentence for each kind: a changed `os.environ`, a running thread that is no daemon, an open default process
+        group, a process of multiprocessing. Threads and processes have a second to end, times the factor.
+    """
     sentences = {kind: check(before) for kind, check in _CHECKS.items()}
     return {kind: sentence for kind, sentence in sentences.items() if sentence is not None}

@@ -1,4 +1,4 @@
-"""What crosses the pipe between a test and its workers, and how it is packed."""
+"""Pack and unpack the messages between a test and its workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ STOP = b""
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A pickled (function, args), with the source files of the modules that the pickle names."""
+    """A call for a worker.
+
+    Args:
+        sources: Source files by the names of the modules that the pickle names.
+        body: Pickled pair of the function and its arguments.
+    """
 
     sources: dict[str, str]
     body: bytes
@@ -33,7 +38,12 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An exception of a worker: its traceback as text, and pickled when that was possible."""
+    """An exception of a worker.
+
+    Args:
+        text: Its traceback.
+        body: The pickled exception, or None if it does not pickle.
+    """
 
     text: str
     body: bytes | None
@@ -55,14 +65,15 @@ class _Packer(pickle.Pickler):
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The dotted name of a function, or the repr of another callable."""
+    """Return the dotted name of a function, or the repr of another callable."""
     return f"{function.__module__}.{function.__qualname__}" if isinstance(function, FunctionType) else repr(function)
 
 
 def pack_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """The bytes of a Call.
+    """Return the bytes of a Call.
 
-    Raises: NotSendable when the function or an argument does not pickle.
+    Raises:
+        NotSendable: The function or an argument does not pickle.
     """
     file = io.BytesIO()
     packer = _Packer(file)
@@ -78,9 +89,10 @@ def pack_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
 
 def pack_done(result: object) -> bytes:
-    """The bytes of a Done.
+    """Return the bytes of a Done.
 
-    Raises: TypeError when the result does not pickle.
+    Raises:
+        TypeError: The result does not pickle.
     """
     try:
         return pickle.dumps(Done(pickle.dumps(result)))
@@ -89,7 +101,7 @@ def pack_done(result: object) -> bytes:
 
 
 def pack_failed(error: BaseException) -> bytes:
-    """The bytes of a Failed, without the exception itself when that does not survive a round trip of pickle."""
+    """Return the bytes of a Failed, without the exception itself if it does not survive a round trip of pickle."""
     text = "".join(traceback.format_exception(error))
     body: bytes | None
     try:
@@ -101,7 +113,7 @@ def pack_failed(error: BaseException) -> bytes:
 
 
 def unpack_error(failed: Failed) -> BaseException:
-    """The worker's exception, or a RuntimeError with its last line when it could not cross."""
+    """Return the worker's exception, or a RuntimeError with the last line of its traceback if it does not pickle."""
     if failed.body is not None:
         try:
             error = pickle.loads(failed.body)

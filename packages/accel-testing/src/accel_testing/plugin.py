@@ -39,9 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-    """Give tests, and what they start, the default signals and one OpenMP thread, unless OMP_NUM_THREADS is set.
+    """Give tests, and the programs that they start, the default signals and one OpenMP thread.
 
-    Small tensors need no more threads: a thread that waits for another spins, and takes a core from the tests beside.
+    OMP_NUM_THREADS keeps a value that it has. Small tensors need no more threads: a thread that waits for another
+    spins, and takes a core from the tests beside.
     """
     restore_defaults()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -50,7 +51,8 @@ def pytest_load_initial_conftests() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker.
 
-    Raises: UsageError if the factor of the limits of time is none.
+    Raises:
+        UsageError: ACCEL_TESTING_TIME_FACTOR is no number from 1 to 1000.
     """
     try:
         stretched(1)
@@ -61,14 +63,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Hides what is loaded from the garbage collector, which would take a second to look through it."""
+    """Hide what is loaded from the garbage collector, which would take a second to look through it."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> Iterator[MakePool]:
-    """Makes pools of fresh workers for this test, and closes them after it."""
+    """Make pools of fresh workers for this test, and close them after it."""
     with ExitStack() as stack:
 
         def make(size: int, *, join: bool = True) -> ProcessPool:
@@ -97,7 +99,7 @@ def _allowed(item: pytest.Item) -> frozenset[str]:
 
 @pytest.fixture(autouse=True)
 def accel_testing_leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that leaves something behind has an error, and the next test starts clean and seeded."""
+    """Seed the generators for a test, undo what it leaves behind except threads, and fail it for forbidden leaks."""
     allowed = _allowed(request.node)
     before = leak_check.process_state()
     with seeded(0):

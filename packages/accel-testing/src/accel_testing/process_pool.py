@@ -1,4 +1,4 @@
-"""N worker processes that run the same function."""
+"""Run a function in several worker processes at once."""
 
 from __future__ import annotations
 
@@ -28,14 +28,18 @@ class MakePool(Protocol):
     """The type of the fixture `world`."""
 
     def __call__(self, size: int, *, join: bool = True) -> ProcessPool:
-        """A fresh pool of `size` workers, closed when the test ends."""
+        """Return a fresh pool of `size` workers, closed when the test ends."""
 
 
 @final
 class ProcessPool:
-    """N worker processes, forked from a server that has imported torch, and joined by gloo unless `join` is False.
+    """A pool of worker processes, forked from a server that has imported torch.
 
-    The first pool of a session starts that server, which imports the modules of `preload` too, if they are there.
+    Args:
+        size: Number of workers.
+        join: Whether they are joined in a process group, by gloo.
+        preload: Modules that the server imports as well. Only the first pool of a session decides, as it starts the
+            server.
     """
 
     def __init__(self, size: int, *, join: bool = True, preload: Sequence[str] = ()) -> None:
@@ -59,11 +63,18 @@ class ProcessPool:
             raise
 
     def run(self, function: Callable[..., T], *args: Any, timeout_s: float = 30) -> list[T]:
-        """The results of `function(*args)` on every rank, in rank order.
+        """Call a function on every rank, and return the results in rank order.
 
-        Raises: RankFailure when a rank raises, dies, or has not answered after `timeout_s` seconds, times
-            ACCEL_TESTING_TIME_FACTOR; the workers are then dead, and this pool runs nothing more. NotSendable when the
-            function or an argument does not pickle.
+        Args:
+            function: Function at the top level of a module or a test file.
+            args: Arguments, which are pickled.
+            timeout_s: Seconds until a rank is late, times ACCEL_TESTING_TIME_FACTOR.
+
+        Raises:
+            RankFailure: A rank did not join, raised, died or was late. The workers are killed, and the pool runs
+                nothing more.
+            NotSendable: The function or an argument does not pickle.
+            RuntimeError: The pool is closed, or an earlier run has failed.
         """
         __tracebackhide__ = True
         timeout_s, grace_s = stretched(timeout_s), stretched(GRACE_S)
@@ -91,7 +102,12 @@ class ProcessPool:
         raise RankFailure(_text(head, parts, self._handles), errors)
 
     def output(self, rank: int) -> str:
-        """What `rank` has printed so far, stdout and stderr together, until the pool is closed."""
+        """Return the output of a rank until now, stdout and stderr together.
+
+        Raises:
+            ValueError: The pool has no such rank.
+            RuntimeError: The pool is closed.
+        """
         if not 0 <= rank < self.size:
             raise ValueError(f"output of rank {rank}: this pool has ranks 0 to {self.size - 1}")
         if not self._handles:
@@ -99,7 +115,7 @@ class ProcessPool:
         return self._handles[rank].output()
 
     def close(self) -> None:
-        """Ends the workers and removes the temporary folder; a second call does nothing."""
+        """End the workers, and remove the temporary folder. A second call does nothing."""
         atexit.unregister(self.close)
         if self._spent is None:
             self._spent = "it is closed"

@@ -1,4 +1,4 @@
-"""The random number generators that a process has loaded: seeded, and put back."""
+"""Seed and restore the random number generators that a process has loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def seed(value: int) -> None:
-    """Seed `random`, and numpy and torch where this process has imported them already."""
+    """Seed `random`, and NumPy and torch if this process has imported them already."""
     random.seed(value)
     if "numpy" in sys.modules:
         import numpy

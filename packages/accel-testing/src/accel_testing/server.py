@@ -1,4 +1,4 @@
-"""The one fork server of a session."""
+"""Start the fork server of a session."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PRELOAD = ("pytest", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.paral
 def fork_server(preload: Sequence[str]) -> ForkServerContext:
     """Return a context whose processes are forked from a server that has imported torch and the modules of `preload`.
 
-    The first call starts the server. It leaves out, without a word, what it cannot import: its processes import that
-    themselves, or fail.
+    The first call starts the server, and later calls cannot add modules. A module that cannot be imported is left out
+    without a message.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*_PRELOAD, *preload, "accel_testing.last_preload"])

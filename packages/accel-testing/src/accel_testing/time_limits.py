@@ -1,4 +1,4 @@
-"""One factor for the limits of time in tests, for machines that are slow or have other work."""
+"""Multiply the limits of time in tests, for machines that are slow or have other work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ LEAST, MOST = 1.0, 1000.0
 def stretched(seconds: float) -> float:
     """Return a limit of time, multiplied by `ACCEL_TESTING_TIME_FACTOR` of the environment.
 
-    Raises: ValueError if the variable is no number from 1 to 1000.
+    Units:
+        Seconds.
+
+    Raises:
+        ValueError: The variable is no number from 1 to 1000.
     """
     text = os.environ.get(VARIABLE) or "1"
     try:

@@ -1,4 +1,4 @@
-"""A worker's life: take its spec, join its group, answer calls, leave."""
+"""Run a worker: join its group, answer calls, leave."""
 
 from __future__ import annotations
 
@@ -84,7 +84,14 @@ def _leave() -> None:
 
 
 def serve(spec: WorkerSpec, pipe: Connection) -> None:
-    """Answers every call that comes through `pipe` until STOP or its end; a failure to join is the first answer."""
+    """Answer every call that comes through a pipe, until STOP or the end of the pipe.
+
+    A failure to join the process group is the first answer, and the last.
+
+    Args:
+        spec: Rank, files and environment of this worker.
+        pipe: Connection to the test.
+    """
     _set_up(spec)
     try:
         _prepare(spec)

@@ -1,4 +1,4 @@
-"""One worker, seen from the test."""
+"""Start a worker, send it calls, and read its answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STACKS_WITHIN_S = 1.0
 
 @final
 class Died:
-    """What is known of a worker that ended without an answer."""
+    """A worker that ended without an answer: `how` has its exit code or signal."""
 
     def __init__(self, exit_code: int | None) -> None:
         self.how = f"exit code {exit_code}"
@@ -33,7 +33,7 @@ class Died:
 
 @final
 class WorkerHandle:
-    """A worker process that was started for one rank and is never given to another pool."""
+    """A worker process that was started for a rank of a pool, and serves no other pool."""
 
     def __init__(self, spec: WorkerSpec, context: ForkServerContext) -> None:
         self.spec = spec
@@ -45,12 +45,16 @@ class WorkerHandle:
         self._pid = self.process.pid
 
     def send(self, message: bytes) -> None:
-        """Hands over a message; one that has died is found out by `answer`."""
+        """Send a message. A worker that has died is found by `answer`."""
         with suppress(OSError):
             self.pipe.send_bytes(message)
 
     def answer(self) -> Done | Failed | Died:
-        """The worker's answer, waited for until it has come whole or the worker has died."""
+        """Return the answer of a worker whose pipe or sentinel is ready.
+
+        Returns:
+            The whole answer, or Died if there is none in the pipe. A worker gets one second to end, times the factor.
+        """
         try:
             if self.pipe.poll():
                 answer: Done | Failed = pickle.loads(self.pipe.recv_bytes())
@@ -61,11 +65,14 @@ class WorkerHandle:
         return Died(self.process.exitcode)
 
     def output(self) -> str:
-        """What the worker has printed so far."""
+        """Return the output of the worker until now."""
         return self.spec.output.read_text("utf-8", errors="replace") if self.spec.output.exists() else ""
 
     def kill(self) -> None:
-        """Kills the worker and every process that it started."""
+        """Kill the worker and all processes of its group.
+
+        A process that has begun a session or a group of its own survives.
+        """
         if self._pid is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, signal.SIGKILL)
@@ -73,13 +80,16 @@ class WorkerHandle:
         self.process.join()
 
     def close(self) -> None:
-        """Frees what the parent holds for a worker that has ended."""
+        """Free the pipe and the process object of a worker that has ended."""
         self.pipe.close()
         self.process.close()
 
 
 def stacks(handles: Sequence[WorkerHandle]) -> dict[int, str]:
-    """Python stacks of running workers, by rank; a worker that shows none within a second gets a line that says it."""
+    """Return the Python stacks of running workers, by rank.
+
+    A worker that shows none within a second, times the factor, gets a line that says so.
+    """
     for handle in handles:
         if handle.process.pid is not None:
             with suppress(ProcessLookupError):
@@ -98,7 +108,13 @@ def stacks(handles: Sequence[WorkerHandle]) -> dict[int, str]:
 
 
 def collect(handles: Sequence[WorkerHandle], *, timeout_s: float, grace_s: float) -> dict[int, Done | Failed | Died]:
-    """Answers by rank; a rank is missing if it was late, or had `grace_s` seconds after the first failure."""
+    """Return answers by rank, without ranks that were late.
+
+    Args:
+        handles: Workers that were sent a call.
+        timeout_s: Seconds until a rank is late.
+        grace_s: Seconds that the other ranks have after the first failure.
+    """
     deadline = time.monotonic() + timeout_s
     waiting = list(handles)
     answers: dict[int, Done | Failed | Died] = {}
@@ -116,7 +132,7 @@ def collect(handles: Sequence[WorkerHandle], *, timeout_s: float, grace_s: float
 
 
 def stop_all(handles: Sequence[WorkerHandle], within_s: float) -> None:
-    """Asks all workers to end, and after `within_s` seconds together kills them and what they have left behind."""
+    """Ask all workers to end, then kill their groups, and workers that run after `within_s` seconds together."""
     deadline = time.monotonic() + within_s
     for handle in handles:
         handle.send(STOP)

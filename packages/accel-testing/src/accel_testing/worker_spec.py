@@ -1,4 +1,4 @@
-"""What a worker is told: its rank, its files, its environment."""
+"""Describe a worker: its rank, its files, its environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """One rank of one pool, as told to its worker."""
+    """The description of a worker, which is sent to it.
+
+    Args:
+        rank: Its rank.
+        size: Number of workers of the pool.
+        folder: Folder of the pool.
+        join: Whether it joins a process group.
+        environ: Its environment.
+    """
 
     rank: int
     size: int
@@ -26,17 +34,27 @@ class WorkerSpec:
 
     @property
     def output(self) -> Path:
-        """The file that receives what the worker prints."""
+        """The path of the file for the output of the worker."""
         return self.folder / f"rank-{self.rank}.output"
 
     @property
     def stacks(self) -> Path:
-        """The file that receives the worker's Python stacks on SIGUSR1."""
+        """The path of the file for the Python stacks of the worker, which SIGUSR1 asks for."""
         return self.folder / f"rank-{self.rank}.stacks"
 
 
 def environment(rank: int, size: int, folder: Path, *, join: bool, inherited: Mapping[str, str]) -> dict[str, str]:
-    """`inherited` with the variables of this rank over it; a stale ACCEL_STORE_PORT is dropped."""
+    """Return the environment of a worker: inherited variables, with those of its rank over them.
+
+    ACCEL_STORE_PORT is dropped, which belongs to another job.
+
+    Args:
+        rank: Rank of the worker.
+        size: Number of workers of the pool.
+        folder: Folder of the pool.
+        join: Whether the worker joins a process group. If not, MASTER_ADDR is set for a group that the test opens.
+        inherited: Environment of the test.
+    """
     environ = {name: value for name, value in inherited.items() if name != "ACCEL_STORE_PORT"}
     environ |= {
         "RANK": str(rank),

@@ -1,1 +1,1 @@
-"""Programs of Python that start in milliseconds: a stand-in for `python` whose programs are forked from a server."""
+"""Start programs of Python in milliseconds: a stand-in for `python` has them forked from a server."""

@@ -34,7 +34,20 @@ FOLLOWED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHON
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a stub was started with."""
+    """The start that a stub asks for.
+
+    Args:
+        arguments: Words of the command line, the stub's own path first.
+        environ: Environment.
+        folder: Working directory.
+        umask: Mask of permissions.
+        descriptors: Numbers of the open descriptors of the stub.
+        ignored: Signals that the stub was started to ignore.
+        blocked: Signals that were blocked.
+        limits: Limits of resources, by their numbers.
+        conditions: Properties of the stub's process that cannot be handed on.
+        received: Numbers that the descriptors have in this process, in the same order.
+    """
 
     arguments: Sequence[bytes]
     environ: Mapping[bytes, bytes]
@@ -48,7 +61,7 @@ class Request:
     received: Sequence[int]
 
     def problems(self, path: Sequence[str]) -> list[str]:
-        """Return why a fork of this process cannot be the program: what was asked for, and what there is."""
+        """List why a fork of this process cannot be the program, with the values in the stub and in the server."""
         found = [
             f"its {name} is {self.conditions.get(name)}, and {value} in the server"
             for name, value in conditions().items()
@@ -92,7 +105,11 @@ def _entries(pythonpath: str | None, folder: str) -> list[str]:
 def run_program(request: Request, path: Sequence[str]) -> NoReturn:
     """Run the program of a request, in a process that was forked for it, and end the process with its status.
 
-    Modules are not torn down, which would take longest. `path` is `sys.path` without PYTHONPATH.
+    Modules are not torn down, which would take longest.
+
+    Args:
+        request: The start that the stub asks for.
+        path: `sys.path` without PYTHONPATH.
     """
     _take_descriptors(request.descriptors, request.received)
     environ = {os.fsdecode(name): os.fsdecode(value) for name, value in request.environ.items()}
@@ -141,7 +158,7 @@ def _take_signals(request: Request) -> None:
 
 
 def _status(arguments: Sequence[str]) -> int | None:
-    """Run the script, module or code; None if it was interrupted."""
+    """Run the script, module or code, and return its status, or None if it was interrupted."""
     try:
         start = _main_module(arguments)
         _import_sitecustomize()
@@ -162,7 +179,7 @@ def _status(arguments: Sequence[str]) -> int | None:
 
 
 def _end(status: int | None) -> int:
-    """Do what Python does before it ends, and return the exit code; end by SIGINT if the program was interrupted."""
+    """Do what Python does before it ends, and return the exit code, or end by SIGINT if there is no status."""
     threading._shutdown()  # type: ignore[attr-defined] # waits for threads that are no daemons
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -205,7 +222,7 @@ def _standard_stream(number: int, unbuffered: bool) -> io.TextIOWrapper:
 
 
 def _renew_random_numbers() -> None:
-    """Seed from the system what a fork would have in common with all others."""
+    """Seed the generators from the system, as all forks would draw the same numbers."""
     random.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
@@ -219,7 +236,7 @@ def _first_entry(arguments: Sequence[str]) -> str:
 
 
 def _main_module(arguments: Sequence[str]) -> Callable[[], object]:
-    """Return what runs the module `__main__`, which is new and empty."""
+    """Return a function that runs the program as the module `__main__`, which is new and empty."""
     module = ModuleType("__main__")
     module.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = module

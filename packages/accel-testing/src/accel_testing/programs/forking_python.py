@@ -1,4 +1,4 @@
-"""A stand-in for `python` that a test hands to what it starts."""
+"""A stand-in for `python` that a test hands to the programs that it starts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,17 @@ STARTS_WITHIN_S, ENDS_WITHIN_S = 90.0, 5.0
 class ForkingPython:
     """A path that can be started in place of `sys.executable`, while this object is open.
 
-    A program that is started by it is forked from a server that has imported torch and the modules of `preload`, so
-    that its start costs milliseconds. The stub that was started lives as long as the program: it passes signals on to
-    it and ends as it does, and dies with it. `within` are words before the command of the server, such as those that
-    enter a namespace: stubs have to be started there too.
+    A program that is started by it is forked from a server that has imported torch, so that its start costs
+    milliseconds. The stub that was started lives as long as the program: it passes signals on to it and ends as it
+    does, and the program dies with the stub.
 
-    Raises: RuntimeError if the server does not start.
+    Args:
+        preload: Modules that the server imports as well.
+        within: Words before the command of the server, such as those that enter a namespace. Stubs have to be started
+            there too.
+
+    Raises:
+        RuntimeError: The server does not start.
     """
 
     def __init__(self, preload: Sequence[str] = (), *, within: Sequence[str] = ()) -> None:
@@ -77,7 +82,7 @@ class ForkingPython:
 
 
 def _write_stub(folder: Path) -> Path:
-    """Write the program that stands in for Python; the line that names its interpreter has a short path."""
+    """Write the program that stands in for Python, with a short path in the line that names its interpreter."""
     (folder / "interpreter").symlink_to(os.path.realpath(sys.executable))
     stub_file = folder / "python"
     stub_file.write_text(f"#!{folder / 'interpreter'} -IS\n{Path(stub.__file__).read_text('utf-8')}", "utf-8")
@@ -95,7 +100,7 @@ def _wait_for_start(server: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """End the server, which ends with its standard input; kill a server that does not."""
+    """Close the standard input of the server, which ends it, and kill a server that does not end."""
     if server.stdin is not None:
         server.stdin.close()
     try:

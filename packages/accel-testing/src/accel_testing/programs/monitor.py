@@ -1,4 +1,4 @@
-"""The parent of a program: passes on signals that the stub was sent, and tells the stub how the program ended."""
+"""Watch a program as its parent: pass on signals from the stub, and tell the stub how the program ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from accel_testing.programs.stub import KEPT, MOST_DESCRIPTORS
 
 
 def monitor(connection: socket.socket, path: tuple[str, ...]) -> Callable[[], NoReturn]:
-    """Fork the program that the stub asks for, and return it in its process; the monitor does not return."""
+    """Fork the program that the stub asks for, and return it in its process.
+
+    In the monitor this function does not return.
+
+    Args:
+        connection: Connection to the stub.
+        path: `sys.path` without PYTHONPATH.
+    """
     os.setsid()  # a program that signals its group reaches this process and nobody else
     request = _receive(connection)
     if problems := request.problems(path):
@@ -56,7 +63,7 @@ def _receive(connection: socket.socket) -> Request:
 
 
 def _wait(pid: int, connection: socket.socket, ended: int) -> int:
-    """Return the status of the program; end it if its stub, or the session, is gone."""
+    """Return the status of the program, which is killed if its stub or the session is gone."""
     session = sys.stdin.fileno()
     while True:
         ready, _, _ = select.select([connection, ended, session], [], [])

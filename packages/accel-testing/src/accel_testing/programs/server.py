@@ -1,4 +1,4 @@
-"""The process that imports modules once, and forks a monitor for each program that a stub asks for."""
+"""Import modules once, and fork a monitor for each program that a stub asks for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ PRELOAD = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.paralle
 
 
 def main(folder: str, path: Sequence[str], preload: Sequence[str]) -> None:
-    """Serve stubs until the standard input ends; in a forked child, run the program instead."""
+    """Serve stubs until the standard input ends. In a forked process, run the program instead.
+
+    Args:
+        folder: Folder for the socket, and for the file that says that the server is ready.
+        path: `sys.path` of programs without PYTHONPATH.
+        preload: Modules to import besides torch.
+    """
     environ = dict(os.environ)
     for name in [*PRELOAD, *preload]:
         try:
@@ -41,7 +47,7 @@ def main(folder: str, path: Sequence[str], preload: Sequence[str]) -> None:
 
 
 def _serve(listening: socket.socket, path: tuple[str, ...]) -> Callable[[], NoReturn] | None:
-    """Return the program in its process; None in the server, when its session has ended."""
+    """Return the program in its process, or None in the server once its session has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a monitor has ended
     while True:
         ready, _, _ = select.select([listening, sys.stdin.fileno()], [], [])

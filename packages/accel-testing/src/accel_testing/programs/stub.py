@@ -41,7 +41,7 @@ def limits() -> "dict[int, tuple[int, int]]":
 
 
 def conditions() -> "dict[str, str]":
-    """Return what a process has from its parent and cannot hand to another process."""
+    """Return properties that a process has from its parent and cannot hand to another process."""
     found = {"user": str((os.getuid(), os.geteuid(), os.getgid(), os.getegid())), "niceness": str(os.nice(0))}
     if hasattr(os, "sched_getaffinity"):
         found["cores"] = str(sorted(os.sched_getaffinity(0)))
@@ -67,7 +67,7 @@ def end_as(status: int) -> None:
 
 
 def refuse(text: str) -> None:
-    """Say why there is no program, and end."""
+    """Print why there is no program, and end."""
     os.write(2, f"{sys.argv[0]}: {text}\n".encode())
     os._exit(GONE)
 
