@@ -1,4 +1,4 @@
-"""Programs written for Accelerate run on accel as they are, or are rewritten by `accel migrate`."""
+"""Run programs written for Accelerate on accel as they are, or rewrite them by `accel migrate`."""
 
 from accel_compat.finder import install
 

@@ -18,12 +18,12 @@ _FILES = {
 
 @final
 class AliasDistribution(Distribution):
-    """A distribution `accelerate` of the release whose names accel answers; no file of it is installed."""
+    """A distribution `accelerate` of the release whose names accel answers. No file of it is installed."""
 
     def read_text(self, filename: str) -> str | None:
-        """The text of a file of metadata; None for files that it does not have."""
+        """Return the text of a file of metadata, or None for any other file."""
         return _FILES.get(filename)
 
     def locate_file(self, path: str | PathLike[str]) -> Path:
-        """The place of a file beside this package."""
+        """Return the path of a file beside this package."""
         return Path(__file__).parent.parent / path

@@ -1,4 +1,4 @@
-"""Answers every import below `accelerate` by accel, and the questions for its metadata."""
+"""Answer every import of `accelerate` and its modules by accel, and the questions for its metadata."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ _PROGRAMS = ("accelerate_cli", "config.__main__", "env", "test")
 
 
 def install() -> None:
-    """Has every later `import accelerate` of this process, and of processes that it starts, answered by accel.
+    """Let accel answer every later `import accelerate` of this process, and of processes that it starts.
 
-    Raises: ImportError if Accelerate itself, or a part of it, is imported already.
+    Raises:
+        ImportError: Accelerate itself, or a part of it, is imported already.
     """
     if any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
         return
@@ -52,12 +53,20 @@ def install() -> None:
 
 
 class AliasFinder:
-    """Finds modules below `accelerate` in accel, and a distribution `accelerate` that nothing has installed."""
+    """A finder of `accelerate` and its modules in accel, and of a distribution `accelerate` that is not installed."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of an alias; None for modules of other packages, and with a warning if accel has no such module."""
+        """Return the spec of an alias for a module of Accelerate, or None for any other module.
+
+        If accel has no such module, the result is None as well, with a warning.
+
+        Args:
+            fullname: Name of the module.
+            path: Not used.
+            target: Not used.
+        """
         if fullname.partition(".")[0] != PEER:
             return None
         from importlib.util import find_spec
@@ -74,7 +83,7 @@ class AliasFinder:
         return ModuleSpec(fullname, AliasLoader(ours), is_package=package)  # type: ignore[arg-type] # its base is slow
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterable[Distribution]:
-        """The metadata of `accelerate`, if it is asked for it or for all, where Python looks for modules."""
+        """Return the metadata of `accelerate`, if the question is for it or for all distributions on `sys.path`."""
         if list(context.path) != sys.path:
             return []
         if context.name is not None and context.name.lower() != PEER:
@@ -84,24 +93,28 @@ class AliasFinder:
         return [AliasDistribution()]
 
     def invalidate_caches(self) -> None:
-        """Nothing: there are no caches."""
+        """Do nothing, as there are no caches."""
 
 
 class AliasLoader:
-    """Makes the alias of one module of accel."""
+    """A loader that makes the alias of a module of accel.
+
+    Args:
+        ours: Name of the module.
+    """
 
     def __init__(self, ours: str) -> None:
         self._ours = ours
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """An alias of the module, which is imported first."""
+        """Import the module, and return an alias of it."""
         return Alias(spec.name, import_module(self._ours))
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing: the module behind the alias has run."""
+        """Do nothing, as the module behind the alias has run."""
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """What `python -m` runs for a command of Accelerate; None for modules that are no program."""
+        """Return the code that `python -m` runs for a module below accelerate.commands, or None for other modules."""
         if not fullname.startswith(_COMMANDS):
             return None
         word = fullname.removeprefix(_COMMANDS).removesuffix(".__main__")
@@ -113,7 +126,12 @@ class AliasLoader:
 
 
 class Alias(ModuleType):
-    """A module under a name of Accelerate; what is read and set goes to accel's module."""
+    """A module under a name of Accelerate, whose attributes are those of a module of accel.
+
+    Args:
+        name: Name of Accelerate's module.
+        target: Module of accel.
+    """
 
     def __init__(self, name: str, target: ModuleType) -> None:
         super().__init__(name, target.__doc__)
@@ -151,7 +169,7 @@ class Alias(ModuleType):
         return sorted({*dir(self.__dict__["_target"]), "__version__"})
 
     def _submodule(self, name: str) -> ModuleType | None:
-        """The alias of a submodule: a program reads `accelerate.utils` without an import of its own."""
+        """Return the alias of a submodule, as a program may read `accelerate.utils` without an import, or None."""
         target, known = self.__dict__["_target"], self.__dict__["_has_module"]
         if name in target.__dict__ and not isinstance(target.__dict__[name], ModuleType):
             return None
@@ -163,7 +181,7 @@ class Alias(ModuleType):
 
 
 def answer_for(fullname: str) -> str | None:
-    """The module of accel that answers a module of Accelerate, or None."""
+    """Return the module of accel that answers a module of Accelerate, or None."""
     from importlib.util import find_spec
 
     import accel

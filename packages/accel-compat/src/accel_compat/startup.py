@@ -1,7 +1,7 @@
-"""Answers `accelerate` by accel if ACCEL_AS_ACCELERATE asks for it: Python imports this before a program.
+"""Answer `import accelerate` by accel if ACCEL_AS_ACCELERATE asks for it.
 
-The file accel_compat.pth beside the installed packages does so, and so does the launcher for its processes.
-Python would go on after an error here, with the real Accelerate: so it ends.
+This module is imported before a program begins: by the file accel_compat.pth beside the installed packages, or by the
+launcher in its processes. Python would continue after an error here, with the real Accelerate, so the process is ended.
 """
 
 from accel_state.environ import AS_ACCELERATE, flag, process_environ

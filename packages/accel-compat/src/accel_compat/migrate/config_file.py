@@ -18,6 +18,10 @@ def rewrite_config(path: Path, text: str) -> Rewritten:
     """Rewrite a config file in accel's keys, or the commands in a file for another program, such as a workflow.
 
     A file that asks for something that accel cannot do stays as it is.
+
+    Args:
+        path: Path of the file.
+        text: Its text.
     """
     try:
         content = yaml.safe_load(text)

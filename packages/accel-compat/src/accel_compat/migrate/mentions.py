@@ -12,14 +12,14 @@ _INSTALL = "installs accelerate: install accel from a clone, see README.md"
 _LIST = "a list of words starts Accelerate: begin it with accel"
 _WORD = r"\b[^\n]*?(?<![\w./-])accelerate\b(?![-/])"
 _COMMANDS = "(?:launch|config|env|test|estimate-memory)"
-#: what any file may hold, and what to say of it
+#: patterns of texts that any file may hold, and the words of their notes
 _FORMS = {
     r"""(["'])(?:\w+\.)*accelerate(?:\.\w+)+\1""": "the text {0} names a module of Accelerate: here it is of accel",
     r"""(["'])ACCELERATE_[A-Z0-9_]+\1""": "the text {0} names a variable of Accelerate: accel's begin with ACCEL_",
     rf"""(["'])accelerate\1[ \t]*,\s*["']{_COMMANDS}""": _LIST,
     rf"""(["'])accelerate {_COMMANDS}\b[^\n]*?\1""": "the text {0} starts Accelerate: accel has the same commands",
 }
-#: what else a file may hold that is no program of Python
+#: further patterns for a file that is no program of Python
 _SHELL_FORMS = {
     r"(?<![\w./$-])accelerate[ \t-]+merge-weights\b": "{0}: there is no such command; checkpoints have whole weights",
     r"(?<![\w./$-])accelerate[ \t-]+tpu-config\b": "{0}: there is no such command; accel does not configure TPUs",
@@ -36,7 +36,12 @@ _SHELL_FORMS = {
 
 
 def notes_of_texts(text: str, *, shell: bool = False) -> tuple[Note, ...]:
-    """Return a note for each of these forms in a file, outside of comments."""
+    """Return a note for each text that breaks without Accelerate, outside of comments.
+
+    Args:
+        text: Text of a file.
+        shell: Whether the file is no program of Python, and may hold commands.
+    """
     forms = {**_FORMS, **_SHELL_FORMS} if shell else _FORMS
     return tuple(
         note_at(text, found.start(), words.format(found[0]))

@@ -28,7 +28,7 @@ def rewrite_notebook(text: str) -> Rewritten:
     The line of a note is that in its cell, and its words name the number of the cell among code cells.
 
     Raises:
-        CannotRewrite: If the text is no notebook.
+        CannotRewrite: The text is no notebook.
     """
     try:
         content = json.loads(text)["cells"]
@@ -79,7 +79,7 @@ def _is_program(text: str) -> bool:
 
 
 def _place(text: str, start: int, source: object) -> tuple[int, int]:
-    """Return where the next cell with this source has it in the text of a notebook."""
+    """Return where the source of the next cell with this source begins and ends in the text of a notebook."""
     for found in _SOURCE.finditer(text, start):
         value, end = json.JSONDecoder().raw_decode(text, found.end())
         if value == source:

@@ -1,4 +1,4 @@
-"""Find the names of Accelerate in a program, and those that accel may take."""
+"""Find the names that a program has for Accelerate, or for accel, and their parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProgramNames:
     """The names that a program has for Accelerate and its parts, or for accel.
 
     Args:
-        origins: The full name there of each name that is imported.
+        origins: Full name in that package of each name that is imported.
         configuration: The name of DataLoaderConfiguration, also if it has still to be imported; None if the program
             needs none, or has something else by this name.
     """
@@ -34,7 +34,7 @@ class ProgramNames:
         return self.configuration not in (None, *self.origins)
 
     def full(self, name: str | None) -> str:
-        """Return the full name there of a name with dots, or "" if it is not from there."""
+        """Return the full name in the package of a name with dots, or "" if it is not of the package."""
         root, dot, rest = (name or "").partition(".")
         return f"{self.origins[root]}{dot}{rest}" if root in self.origins else ""
 
@@ -43,7 +43,7 @@ def find_names(text: str, package: str = PEER) -> ProgramNames:
     """Return the names that a program has for a package and its parts.
 
     Raises:
-        CannotRewrite: If it is no Python.
+        CannotRewrite: It is not Python.
     """
     origins: dict[str, str] = {}
     for node in ast.walk(parsed(text)):
@@ -61,7 +61,7 @@ def find_names(text: str, package: str = PEER) -> ProgramNames:
 
 
 def home_of(node: ast.Import | ast.ImportFrom) -> str:
-    """Return what comes before the names of an import, with a dot at its end: nothing if they are modules."""
+    """Return the module of an import `from module import names`, with a dot at its end, or "" for other imports."""
     return f"{'.' * node.level}{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
 
 

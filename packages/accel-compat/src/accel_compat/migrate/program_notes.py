@@ -12,7 +12,7 @@ from accel_compat.migrate.rewrites import ARGUMENTS, OURS, is_module, why_missin
 
 
 def notes_of_program(text: str, names: ProgramNames) -> tuple[Note, ...]:
-    """Return what to say of a program with these names of accel. A difference is told once, where it is first met."""
+    """Return the notes on a program with these names of accel. A difference has one note, where it is first met."""
     return (*differences(text), *sorted(set(_notes(parsed(text), names)))) if names.origins else ()
 
 

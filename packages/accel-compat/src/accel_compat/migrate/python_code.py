@@ -1,4 +1,4 @@
-"""Rewrite a program of Python, and keeps all of its text that is not about Accelerate."""
+"""Rewrite a program of Python, and keep all of its text that is not about Accelerate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def rewrite_python(text: str) -> Rewritten:
     """Rewrite a program so that it imports accel.
 
     Raises:
-        CannotRewrite: If it is no Python, with the line, or would change in other places.
+        CannotRewrite: It is not Python, or its text would change in other places.
     """
     new = rewrite_program(text, find_names(text))
     return Rewritten(new, (*notes_of_texts(text), *notes_of_program(new, find_names(new, OURS))))
@@ -23,7 +23,7 @@ def rewrite_program(text: str, names: ProgramNames) -> str:
     """Return a program with accel in place of Accelerate.
 
     Raises:
-        CannotRewrite: If it would change in other places.
+        CannotRewrite: Its text would change in other places.
     """
     if not names.origins:
         return text

@@ -1,4 +1,4 @@
-"""Put the new texts of files in the place of the old ones: of all files, or of none."""
+"""Replace the texts of files by new texts: of all files, or of none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def replace_files(migrations: Sequence[Migration], *, check: bool = False) -> li
         check: Change none.
 
     Returns:
-        What stands against it, of all files; if anything does, no file is changed.
+        The reasons against it, of all files. If there are any, no file is changed.
 
     Raises:
         OSError: A file system has failed between two files.

@@ -1,4 +1,4 @@
-"""The new text of a file that was migrated, and what is left to a person."""
+"""The new text of a file that was migrated, and the notes on what is left to a person."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class CannotRewrite(ValueError):
 
 
 def note_at(text: str, position: int, words: str, kind: Kind = Kind.BY_HAND) -> Note:
-    """Return a note of a place in a text.
+    """Return a note on a position in a text.
 
     Args:
         text: The text.
-        position: The index of the place.
+        position: Index in the text.
         words: What to say to a person.
         kind: Subject of the note.
     """
@@ -56,5 +56,5 @@ def note_at(text: str, position: int, words: str, kind: Kind = Kind.BY_HAND) -> 
 
 
 def is_comment(text: str, position: int) -> bool:
-    """Return True if a place in a text is behind the mark of a comment, and this mark behind no quote."""
+    """Return whether a position in a text is behind the mark of a comment, and this mark behind no quote."""
     return _COMMENT.match(text, text.rfind("\n", 0, position) + 1, position) is not None

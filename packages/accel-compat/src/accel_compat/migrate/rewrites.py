@@ -1,4 +1,4 @@
-"""List what `accel migrate` rewrites in programs, and find what a program then has to be told."""
+"""List what `accel migrate` rewrites in programs, and find the names that break afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accel_compat.finder import PEER, answer_for
 OURS = "accel"
 CONFIGURATION = "DataLoaderConfiguration"
 LOADERS = "dataloader_config"
-#: arguments of other releases, and that which has their place; those of loaders go into a DataLoaderConfiguration
+#: arguments of other releases, with the argument in their place; those of loaders go into a DataLoaderConfiguration
 ARGUMENTS = {
     "logging_dir": "project_dir",
     "dispatch_batches": LOADERS,
@@ -24,7 +24,7 @@ ARGUMENTS = {
     "torch_tp_plugin": "parallelism_config",
     "deepspeed_plugins": "deepspeed_plugin",
 }
-#: what works differently, with the page that says why, by the names of methods, functions and arguments
+#: differences, with the page that says why, by the names of methods, functions and arguments
 DIFFERENT = {
     "accumulate|gradient_accumulation_steps|GradientAccumulationPlugin": "a window that the end of an epoch cuts short"
     " is divided by its real number of batches (docs/guides/accumulation.md)",
@@ -48,7 +48,7 @@ def module_for(module: str) -> str:
 
 @cache
 def is_module(name: str) -> bool:
-    """Return True if accel has a module of this name."""
+    """Return whether accel has a module of this name."""
     return name.partition(".")[0] == OURS and answer_for(name.replace(OURS, PEER, 1)) == name
 
 

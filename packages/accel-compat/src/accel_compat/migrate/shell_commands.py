@@ -1,4 +1,4 @@
-"""Rewrite the commands `accelerate ...` in a shell script, and in any other text that has some."""
+"""Rewrite the commands `accelerate ...` in a shell script, or in any other text that has such commands."""
 
 from __future__ import annotations
 

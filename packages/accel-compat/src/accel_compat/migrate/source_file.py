@@ -16,7 +16,7 @@ from accel_compat.migrate.python_code import rewrite_python
 from accel_compat.migrate.report import CannotRewrite, Rewritten
 from accel_compat.migrate.shell_commands import rewrite_commands
 
-#: what rewrites a file, by what its name is, or what its first line begins with
+#: the function that rewrites a file, by a pattern of its name or of the beginning of its first line
 _KINDS: tuple[tuple[str, bytes, Callable[[Path, str], Rewritten]], ...] = (
     (r".*\.pyw?", rb"#!.*python", lambda path, text: rewrite_python(text)),
     (r".*\.ipynb", rb"(?!)", lambda path, text: rewrite_notebook(text)),
@@ -60,7 +60,7 @@ def migrate(path: Path) -> Migration:
     """Return what a migration of a file would write.
 
     Raises:
-        CannotRewrite: If the file cannot be read, or is of no kind that is rewritten.
+        CannotRewrite: The file cannot be read, is of no kind that is rewritten, or is damaged.
     """
     try:
         content = path.read_bytes()
