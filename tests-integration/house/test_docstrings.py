@@ -28,17 +28,20 @@ DONE = (
     "accel-launch",
     "accel-comm",
     "accel-state",
+    "accel-testing",
+    "accel-compat",
 )
 #: the verbs that a function or a module may begin with: add one if none of them says it
 VERBS = frozenset(
     """
-    Act Add Advance Agree Append Apply Arrange Ask Begin Bind Call Cast Change Check Choose Clear Clip Close Collect
-    Combine Compare Compile Complete Compute Continue Convert Copy Count Cut Declare Describe Digest Divide Do Draw
-    Drop Encode End Estimate Exchange Fill Find Flatten Forget Gather Give Hand Hold Index Install Join Keep Kill
-    Launch Leave Let Link List Load Lock Log Look Make Map Merge Move Multiply Name Note Open Pad Pin Post Postpone
-    Prepare Print Profile Put Raise Read Receive Recompute Record Reduce Refuse Register Remove Rename Repeat Replace
-    Restore Resume Return Run Save Scale Seed Send Serialize Set Shard Show Skip Stage Start Step Switch Take Tell Tie
-    Track Train Turn Unlock Verify Vote Wait Warn Watch Write Yield
+    Act Add Advance Agree Answer Append Apply Arrange Ask Begin Bind Call Cast Change Check Choose Clear Clip Close
+    Collect Combine Compare Compile Complete Compute Continue Convert Copy Count Cut Declare Describe Digest Divide
+    Do Draw Drop Encode End Estimate Exchange Fill Find Flatten Forget Fork Free Gather Give Hand Hide Hold Import
+    Index Install Join Keep Kill Launch Leave Let Link List Load Lock Log Look Make Map Merge Migrate Move Multiply
+    Name Note Open Pack Pad Parse Pin Post Postpone Prepare Print Profile Put Raise Read Receive Recompute Record Reduce
+    Refuse Register Remove Rename Repeat Replace Restore Resume Return Rewrite Run Save Scale Seed Send Serialize
+    Serve Set Shard Show Skip Stage Stand Start Step Switch Take Tell Test Tie Track Train Turn Unlock Verify Vote
+    Wait Warn Watch Write Yield
     """.split()  # noqa: SIM905
 )
 #: how the noun phrase of a class or a property begins
