@@ -41,12 +41,12 @@ def test_a_run_leaves_a_record(tmp_path: Path) -> None:
         (2, 8, {"loss/train": 0.1}),
     ]
     assert json.loads((folder / "config.json").read_text()) == {"lr": 0.1, "nested": {"decay": "NaN"}}
-    story = json.loads((folder / "run.json").read_text())
-    assert story["state"] == "finished"
-    assert story["command"][0] == sys.orig_argv[0]
-    assert story["versions"]["python"]
-    assert len(story["git"]["commit"]) == 40
-    assert [(event["step"], event["path"]) for event in story["checkpoints"]] == [(8, "somewhere")]
+    metadata = json.loads((folder / "run.json").read_text())
+    assert metadata["state"] == "finished"
+    assert metadata["command"][0] == sys.orig_argv[0]
+    assert metadata["versions"]["python"]
+    assert len(metadata["git"]["commit"]) == 40
+    assert [(event["step"], event["path"]) for event in metadata["checkpoints"]] == [(8, "somewhere")]
 
 
 def test_tables_and_images_are_recorded(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_a_rewound_record_has_each_call_once(tmp_path: Path) -> None:
         file for entry in entries(tmp_path / "media.jsonl.given-up-1") for file in entry.get("images", {}).get("i", [])
     )
     assert (tmp_path / "images.given-up-1" / image).is_file()
-    assert len(resumed.story["checkpoints"]) == 1
-    assert resumed.story["skipped_steps"] == []
+    assert len(resumed.metadata["checkpoints"]) == 1
+    assert resumed.metadata["skipped_steps"] == []
 
 
 WRITER = """

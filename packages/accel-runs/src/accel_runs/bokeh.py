@@ -43,7 +43,7 @@ def render_page(runs: Sequence[RecordedRun], metrics: Sequence[str]) -> str:
         [run.name, kind.removesuffix("s"), event["step"]]
         for run in runs
         for kind in MARKS
-        for event in run.story.get(kind, [])
+        for event in run.metadata.get(kind, [])
     ]
     return (
         Environment(autoescape=True)
@@ -80,7 +80,7 @@ def _picture(name: str, runs: Sequence[RecordedRun]) -> Any:
     tips = [("run", "$name"), ("step", "@step{0}"), (name.replace("{", "(").replace("@", "at "), "@value{0.000000}")]
     drawn.add_tools(HoverTool(renderers=lines, tooltips=tips, mode="mouse"))
     for kind, (colour, dash) in MARKS.items():
-        if steps := [event["step"] for run in runs for event in run.story.get(kind, [])]:
+        if steps := [event["step"] for run in runs for event in run.metadata.get(kind, [])]:
             drawn.vspan(x=steps, line_color=colour, line_dash=dash, legend_label=kind, name=kind)
     drawn.legend.click_policy = "hide"
     return drawn

@@ -14,14 +14,14 @@ from accel_state.errors import CannotRun
 from accel_track.local import (
     CONFIG,
     MEDIA,
+    METADATA,
     METRICS,
-    STORY,
     as_number,
     entries,
     flatten,
     is_locked,
     read_document,
-    read_story,
+    read_metadata,
     tell_damage,
 )
 
@@ -36,11 +36,11 @@ class RecordedRun:
 
     Args:
         folder: Folder of the record.
-        story: Facts of the run, as run.json has them, such as "command", "started" and "checkpoints".
+        metadata: Facts of the run, as run.json has them, such as "command", "started" and "checkpoints".
     """
 
     folder: Path
-    story: dict[str, Any]
+    metadata: dict[str, Any]
 
     @property
     def name(self) -> str:
@@ -79,12 +79,12 @@ class RecordedRun:
         return series
 
     def _entries(self, name: str) -> Iterator[dict[str, Any]]:
-        return entries(self.folder / name, self.story.get("lines", {}).get(name, 0))
+        return entries(self.folder / name, self.metadata.get("lines", {}).get(name, 0))
 
     @property
     def state(self) -> str:
-        """The state of the run: "running", "finished", "interrupted", or "unknown" if its story is lost."""
-        state = str(self.story.get("state", "unknown"))
+        """The state of the run: "running", "finished", "interrupted", or "unknown" if its metadata are lost."""
+        state = str(self.metadata.get("state", "unknown"))
         return "interrupted" if state == "running" and not is_locked(self.folder) else state
 
 
@@ -97,9 +97,9 @@ def find_runs(parent: Path) -> list[RecordedRun]:
     Returns:
         The runs in the order of their names, which begin with the time of the start.
     """
-    # a record whose story was lost is found by its media
+    # a record whose metadata were lost is found by its media
     folders = {
-        path.parent for name in (STORY, MEDIA) for depth in ("*", "*/*") for path in parent.glob(f"{depth}/{name}")
+        path.parent for name in (METADATA, MEDIA) for depth in ("*", "*/*") for path in parent.glob(f"{depth}/{name}")
     }
     ordered = sorted(folders, key=lambda folder: (folder.name, folder))
     return [run for folder in ordered if (run := _read(folder)) is not None]
@@ -107,11 +107,11 @@ def find_runs(parent: Path) -> list[RecordedRun]:
 
 def _read(folder: Path) -> RecordedRun | None:
     """Return the run of a folder, or None, with a warning, if its run.json tells of no run."""
-    path = folder / STORY
-    story: dict[str, Any] = {}
+    path = folder / METADATA
+    metadata: dict[str, Any] = {}
     damaged: list[str] = []
     try:
-        story, damaged = read_story(path)
+        metadata, damaged = read_metadata(path)
     except ValueError as error:
         if not os.path.lexists(folder / MEDIA):
             logger.warning("%s is left out, as it tells of no run: %s", path, error)
@@ -119,7 +119,7 @@ def _read(folder: Path) -> RecordedRun | None:
         tell_damage(path, f"{error}")
     if damaged:
         tell_damage(path, f"of its facts these cannot be read: {', '.join(damaged)}")
-    return RecordedRun(folder.resolve(), story)
+    return RecordedRun(folder.resolve(), metadata)
 
 
 def find_run(word: str, parent: Path) -> RecordedRun:
@@ -133,7 +133,7 @@ def find_run(word: str, parent: Path) -> RecordedRun:
         CannotRun: The word means no run, or several; the message lists the runs.
     """
     own = Path(word)
-    if any(os.path.lexists(own / name) for name in (STORY, MEDIA)) and (run := _read(own)) is not None:
+    if any(os.path.lexists(own / name) for name in (METADATA, MEDIA)) and (run := _read(own)) is not None:
         return run
     runs = find_runs(parent)
     if word == "last" and runs:

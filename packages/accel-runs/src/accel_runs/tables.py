@@ -23,7 +23,7 @@ def list_runs(runs: Sequence[RecordedRun], folder: Path) -> list[str]:
     if not runs:
         return [f'no runs in {folder}; Accelerator(log_with="local") leaves them there']
     rows = [
-        [run.name, run.state, run.lines[-1]["step"] if run.lines else "-", run.story.get("started", "-")]
+        [run.name, run.state, run.lines[-1]["step"] if run.lines else "-", run.metadata.get("started", "-")]
         for run in runs
     ]
     return format_table(["run", "state", "last step", "started"], rows)
@@ -31,19 +31,20 @@ def list_runs(runs: Sequence[RecordedRun], folder: Path) -> list[str]:
 
 def show_run(run: RecordedRun) -> list[str]:
     """Return lines with the facts of a run, the last value of each metric, and the configuration."""
-    story = run.story
-    git = story.get("git") or {}
+    metadata = run.metadata
+    git = metadata.get("git") or {}
     facts = {
         "folder": str(run.folder),
         "state": run.state,
-        "command": " ".join(story.get("command", [])),
-        "processes": story.get("world"),
-        "versions": ", ".join(f"{name} {number}" for name, number in story.get("versions", {}).items()),
+        "command": " ".join(metadata.get("command", [])),
+        "processes": metadata.get("world"),
+        "versions": ", ".join(f"{name} {number}" for name, number in metadata.get("versions", {}).items()),
         "commit": f"{git['commit']}{', with changes' if git['changed'] else ''}" if git else None,
-        "started": story.get("started"),
-        "ended": story.get("ended"),
+        "started": metadata.get("started"),
+        "ended": metadata.get("ended"),
         **{
-            name: _steps(story.get(name.replace(" ", "_"), [])) for name in ("restarts", "checkpoints", "skipped steps")
+            name: _steps(metadata.get(name.replace(" ", "_"), []))
+            for name in ("restarts", "checkpoints", "skipped steps")
         },
         "tables and images": run.media,
     }

@@ -13,7 +13,7 @@ from accel_track.local.lines import is_count
 
 #: how deep a document may be nested: readers walk it by recursion
 DEEPEST = 100
-#: the lists of events in the story of a run
+#: the lists of events in the metadata of a run
 EVENTS = frozenset({"restarts", "checkpoints", "loaded_checkpoints", "skipped_steps"})
 
 
@@ -35,8 +35,8 @@ def read_document(path: Path) -> Any:
     raise ValueError(f"it is nested more than {DEEPEST} deep")
 
 
-def read_story(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the story of a run, and the names of its facts that are damaged, which are left out.
+def read_metadata(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the metadata of a run, and the names of its facts that are damaged, which are left out.
 
     Raises:
         ValueError: It cannot be read, or is damaged as a whole; the message is the reason.

@@ -16,15 +16,15 @@ from typing import Any, final
 
 from accel_track.as_image import as_image
 from accel_track.local.damage import put_aside, tell_damage
-from accel_track.local.documents import EVENTS, read_story, write_document
+from accel_track.local.documents import EVENTS, read_metadata, write_document
 from accel_track.local.lines import LineFile
 from accel_track.local.record_lock import lock, unlock
 from accel_track.values import to_json
 
 logger = logging.getLogger("accel")
-METRICS, MEDIA, CONFIG, STORY = "metrics.jsonl", "media.jsonl", "config.json", "run.json"
+METRICS, MEDIA, CONFIG, METADATA = "metrics.jsonl", "media.jsonl", "config.json", "run.json"
 #: the files that make a folder a record
-FILES = (METRICS, MEDIA, STORY)
+FILES = (METRICS, MEDIA, METADATA)
 #: the names of image files: nothing else in a line may name a file that is moved
 IMAGE = re.compile(r"[\w.=+-]+\.png")
 
@@ -58,7 +58,7 @@ class RunRecord:
             opened.callback(unlock, folder, lock(folder))
             self._metrics = opened.enter_context(closing(LineFile(folder / METRICS)))
             self._media = opened.enter_context(closing(LineFile(folder / MEDIA)))
-            self.story = _story(folder / STORY)
+            self.metadata = _metadata(folder / METADATA)
             images = folder / "images"
             if os.path.lexists(images) and not images.is_dir():
                 put_aside(images, "it is no folder")
@@ -67,21 +67,21 @@ class RunRecord:
             tell_damage(folder / name, "it is missing")
 
     def add_facts(self, **facts: Any) -> None:
-        """Add facts to the story of the run."""
+        """Add facts to the metadata of the run."""
         lines = {file.path.name: file.lines for file in (self._metrics, self._media)}
-        self.story |= {**to_json(facts), "lines": lines}
-        write_document(self.folder / STORY, self.story)
+        self.metadata |= {**to_json(facts), "lines": lines}
+        write_document(self.folder / METADATA, self.metadata)
 
     def add_event(self, kind: str, step: int, details: Mapping[str, Any]) -> None:
-        """Add an event, with its time, to the story of the run.
+        """Add an event, with its time, to the metadata of the run.
 
         Args:
-            kind: The event, such as "checkpoint". Its list in the story is "checkpoints".
+            kind: The event, such as "checkpoint". Its list in the metadata is "checkpoints".
             step: Step after which it happened.
             details: More about it.
         """
         name, event = f"{kind.replace(' ', '_')}s", {"step": max(step, 0), "time": time.time(), **details}
-        self.add_facts(**{name: [*self.story.get(name, []), event]})
+        self.add_facts(**{name: [*self.metadata.get(name, []), event]})
 
     def configure(self, values: Mapping[str, Any]) -> None:
         """Write the configuration."""
@@ -136,14 +136,14 @@ class RunRecord:
                 with suppress(FileNotFoundError):
                     (images / file).rename(aside / file)
         lacking = max(calls - self._metrics.lines - self._media.lines, 0)
-        if lacking and lacking != self.story.get("lacking"):
+        if lacking and lacking != self.metadata.get("lacking"):
             logger.warning(
                 "the record %s lacks %d of the %d calls before the checkpoint, and training goes on without them",
                 *(self.folder, lacking, calls),
             )
-        self.calls, self.story["lacking"] = calls, lacking
-        for kind in (EVENTS - {"restarts"}) & set(self.story):
-            self.story[kind] = [event for event in self.story[kind] if event["step"] < max(next_step, 1)]
+        self.calls, self.metadata["lacking"] = calls, lacking
+        for kind in (EVENTS - {"restarts"}) & set(self.metadata):
+            self.metadata[kind] = [event for event in self.metadata[kind] if event["step"] < max(next_step, 1)]
 
     def discard(self) -> None:
         """Close the record, and remove it if nothing was logged."""
@@ -170,16 +170,16 @@ def safe_name(name: str) -> str:
     return re.sub(r"[^\w.=+-]+", "_", name).strip(".")[:80] or "_"
 
 
-def _story(path: Path) -> dict[str, Any]:
-    """Return the story of a run, and put a damaged file aside."""
+def _metadata(path: Path) -> dict[str, Any]:
+    """Return the metadata of a run, and put a damaged file aside."""
     if not os.path.lexists(path):
         return {}
     try:
-        story, damaged = read_story(path)
+        metadata, damaged = read_metadata(path)
     except ValueError as error:
         put_aside(path, f"{error}")
         return {}
     if damaged:
         put_aside(path, f"of its facts these cannot be read: {', '.join(damaged)}")
-    known: dict[str, Any] = to_json(story)  # strict JSON
+    known: dict[str, Any] = to_json(metadata)  # strict JSON
     return known

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, final
 
 from accel_track.client_tracker import ClientTracker
-from accel_track.local.documents import read_story
-from accel_track.local.record import STORY, RunRecord, is_record, safe_name
+from accel_track.local.documents import read_metadata
+from accel_track.local.record import METADATA, RunRecord, is_record, safe_name
 from accel_track.local.run_facts import run_facts
 
 
@@ -68,12 +68,12 @@ class LocalTracker(ClientTracker):
         return {"run": self._run.folder.name, "calls": self._run.calls, "next_step": self._next_step}
 
     def has_ended(self, state: Mapping[str, Any]) -> bool:
-        """Return whether the story of that run says that it has finished, and False if it cannot be read."""
+        """Return whether the metadata of that run say that it has finished, and False if it cannot be read."""
         try:
-            story, _ = read_story(self._folder / safe_name(str(state["run"])) / STORY)
+            metadata, _ = read_metadata(self._folder / safe_name(str(state["run"])) / METADATA)
         except ValueError:
             return False
-        return story.get("state") == "finished"
+        return metadata.get("state") == "finished"
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Resume the run in its folder, and move what was logged after the state to other files there.
@@ -93,8 +93,8 @@ class LocalTracker(ClientTracker):
         self._next_step = state["next_step"]
         self._run.rewind(state["calls"], self._next_step)
         facts = run_facts()
-        # of a story that was damaged
-        self._run.story = {"project": self._project, "run": folder.name, **facts, **self._run.story}
+        # of a metadata that was damaged
+        self._run.metadata = {"project": self._project, "run": folder.name, **facts, **self._run.metadata}
         self._run.add_facts(state="running", ended=None)
         self.mark("restart", facts)
 
