@@ -93,7 +93,7 @@ class LocalTracker(ClientTracker):
         self._next_step = state["next_step"]
         self._run.rewind(state["calls"], self._next_step)
         facts = run_facts()
-        # of a metadata that was damaged
+        # if its metadata were damaged
         self._run.metadata = {"project": self._project, "run": folder.name, **facts, **self._run.metadata}
         self._run.add_facts(state="running", ended=None)
         self.mark("restart", facts)
