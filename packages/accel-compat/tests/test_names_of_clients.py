@@ -7,20 +7,24 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from accel_compat.finder import PEER, answer_for
+from accel_compat.finder import UPSTREAM, answer_for
 
 
 def imported(folder: Path) -> Iterator[tuple[str, str, Path]]:
     """The modules below accelerate, and the names of them, that the files of a package import."""
     for file in folder.rglob("*.py"):
         text = file.read_text(encoding="utf-8")
-        if f"import {PEER}" not in text and f"from {PEER}" not in text:
+        if f"import {UPSTREAM}" not in text and f"from {UPSTREAM}" not in text:
             continue
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] == PEER:
+            if (
+                isinstance(node, ast.ImportFrom)
+                and not node.level
+                and (node.module or "").partition(".")[0] == UPSTREAM
+            ):
                 yield from ((str(node.module), alias.name, file) for alias in node.names)
             elif isinstance(node, ast.Import):
-                yield from ((alias.name, "", file) for alias in node.names if alias.name.partition(".")[0] == PEER)
+                yield from ((alias.name, "", file) for alias in node.names if alias.name.partition(".")[0] == UPSTREAM)
 
 
 def is_answered(module: str, name: str) -> bool:

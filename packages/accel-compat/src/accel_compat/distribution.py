@@ -7,11 +7,11 @@ from os import PathLike
 from pathlib import Path
 from typing import final
 
-from accel_compat.finder import PEER, VERSION
+from accel_compat.finder import UPSTREAM, VERSION
 
 _FILES = {
-    "METADATA": f"Metadata-Version: 2.1\nName: {PEER}\nVersion: {VERSION}\nSummary: answered by package accel-compat\n",
-    "top_level.txt": f"{PEER}\n",
+    "METADATA": f"Metadata-Version: 2.1\nName: {UPSTREAM}\nVersion: {VERSION}\nSummary: answered by accel-compat\n",
+    "top_level.txt": f"{UPSTREAM}\n",
     "INSTALLER": "accel-compat\n",
 }
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
     ModuleType = type(sys)
 
-PEER = "accelerate"
+UPSTREAM = "accelerate"
 #: the release of Accelerate whose names accel answers, which is what programs are told
 VERSION = "1.15.0"
 PAGE = "docs/guides/programs-for-accelerate.md"
@@ -26,7 +26,7 @@ _WHOLE = {
     "utils": "ao bnb deepspeed megatron_lm rich torch_xla tqdm transformer_engine",
     "test_utils": "examples testing training",
 }
-_COMMANDS = f"{PEER}.commands."
+_COMMANDS = f"{UPSTREAM}.commands."
 #: modules that Python runs after -m, and that are the command line here
 _PROGRAMS = ("accelerate_cli", "config.__main__", "env", "test")
 
@@ -39,14 +39,16 @@ def install() -> None:
     """
     if any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
         return
-    parts = [module for name, module in [*sys.modules.items()] if name.partition(".")[0] == PEER and module is not None]
+    parts = [
+        module for name, module in [*sys.modules.items()] if name.partition(".")[0] == UPSTREAM and module is not None
+    ]
     for imported in parts[:1]:
         place = getattr(imported, "__file__", None) or "an unknown place"
         raise ImportError(
             f"accel_compat.install(): accelerate is imported already, from {place}, and modules hold its names;"
             " call install() before the first import of accelerate, or of a library that imports it;"
             " accel launch --as_accelerate does so",
-            name=PEER,
+            name=UPSTREAM,
         )
     sys.meta_path.insert(0, AliasFinder())
     os.environ["ACCEL_AS_ACCELERATE"] = "1"
@@ -67,7 +69,7 @@ class AliasFinder:
             path: Not used.
             target: Not used.
         """
-        if fullname.partition(".")[0] != PEER:
+        if fullname.partition(".")[0] != UPSTREAM:
             return None
         from importlib.util import find_spec
 
@@ -75,7 +77,7 @@ class AliasFinder:
         if ours is None:
             import warnings
 
-            words = f"there is no {fullname.replace(PEER, 'accel', 1)}; {PAGE} says what to do instead"
+            words = f"there is no {fullname.replace(UPSTREAM, 'accel', 1)}; {PAGE} says what to do instead"
             warnings.warn(f"{fullname} is answered by accel under ACCEL_AS_ACCELERATE, and {words}", stacklevel=2)
             return None
         found = find_spec(ours)
@@ -86,7 +88,7 @@ class AliasFinder:
         """Return the metadata of `accelerate`, if the question is for it or for all distributions on `sys.path`."""
         if list(context.path) != sys.path:
             return []
-        if context.name is not None and context.name.lower() != PEER:
+        if context.name is not None and context.name.lower() != UPSTREAM:
             return []
         from accel_compat.distribution import AliasDistribution
 
@@ -140,7 +142,7 @@ class Alias(ModuleType):
             self.__dict__["__path__"] = []  # or Python would import accel's files a second time by it
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__version__" and self.__name__ == PEER:
+        if name == "__version__" and self.__name__ == UPSTREAM:
             return VERSION
         target = self.__dict__["_target"]
         if name == "__all__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from accel_compat.finder import PEER
+from accel_compat.finder import UPSTREAM
 from accel_compat.migrate.program_names import ProgramNames
 from accel_compat.migrate.rewrites import ARGUMENTS, CONFIGURATION, LOADERS, OURS, module_for
 
@@ -23,27 +23,27 @@ class Codemod(cst.CSTTransformer):
 
     def _alias(self, alias: cst.ImportAlias) -> cst.ImportAlias:
         module = alias.evaluated_name
-        if module.partition(".")[0] != PEER:
+        if module.partition(".")[0] != UPSTREAM:
             return alias
         if alias.asname is None:
             # the name stays: the program may have something else by the name accel
-            return alias.with_changes(name=cst.Name(OURS), asname=cst.AsName(cst.Name(PEER)))
+            return alias.with_changes(name=cst.Name(OURS), asname=cst.AsName(cst.Name(UPSTREAM)))
         return alias.with_changes(name=cst.parse_expression(module_for(module)))
 
     def leave_ImportFrom(self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom) -> cst.ImportFrom:
         """Rewrite `from accelerate.x import y`."""
         module = get_full_name_for_node(updated_node.module or "") or ""
-        if updated_node.relative or module.partition(".")[0] != PEER:
+        if updated_node.relative or module.partition(".")[0] != UPSTREAM:
             return updated_node
         names = updated_node.names
-        if module == PEER and self.names.imports_it and not isinstance(names, cst.ImportStar):
+        if module == UPSTREAM and self.names.imports_it and not isinstance(names, cst.ImportStar):
             bound = [alias.evaluated_name for alias in names]
             names = [cst.ImportAlias(cst.Name(CONFIGURATION)), *names] if "Accelerator" in bound else names
         return updated_node.with_changes(module=cst.parse_expression(module_for(module)), names=names)
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
         """Rewrite the arguments of Accelerator, but for those that are left to a person."""
-        if self.names.full(get_full_name_for_node(original_node.func)) != f"{PEER}.Accelerator":
+        if self.names.full(get_full_name_for_node(original_node.func)) != f"{UPSTREAM}.Accelerator":
             return updated_node
         prefix = (get_full_name_for_node(updated_node.func) or "").rpartition(".")[0]
         configuration = f"{prefix}.{CONFIGURATION}" if prefix else self.names.configuration

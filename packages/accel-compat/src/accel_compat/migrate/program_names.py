@@ -7,7 +7,7 @@ import re
 import warnings
 from dataclasses import dataclass
 
-from accel_compat.finder import PEER
+from accel_compat.finder import UPSTREAM
 from accel_compat.migrate.report import CannotRewrite
 from accel_compat.migrate.rewrites import ARGUMENTS, CONFIGURATION
 
@@ -39,7 +39,7 @@ class ProgramNames:
         return f"{self.origins[root]}{dot}{rest}" if root in self.origins else ""
 
 
-def find_names(text: str, package: str = PEER) -> ProgramNames:
+def find_names(text: str, package: str = UPSTREAM) -> ProgramNames:
     """Return the names that a program has for a package and its parts.
 
     Raises:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from symtable import SymbolTable, symtable
 
-from accel_compat.finder import PEER, answer_for
+from accel_compat.finder import UPSTREAM, answer_for
 
 OURS = "accel"
 CONFIGURATION = "DataLoaderConfiguration"
@@ -43,13 +43,13 @@ _BREAKS = {
 
 def module_for(module: str) -> str:
     """Return the module of accel that answers a module of Accelerate, or else the same path."""
-    return answer_for(module) or module.replace(PEER, OURS, 1)
+    return answer_for(module) or module.replace(UPSTREAM, OURS, 1)
 
 
 @cache
 def is_module(name: str) -> bool:
     """Return whether accel has a module of this name."""
-    return name.partition(".")[0] == OURS and answer_for(name.replace(OURS, PEER, 1)) == name
+    return name.partition(".")[0] == OURS and answer_for(name.replace(OURS, UPSTREAM, 1)) == name
 
 
 @cache
