@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.memory.huge_pages import advise_huge_pages
-from accel_checkpoint.memory.pinned_memory import staged, staged_pieces
+from accel_checkpoint.memory.pinned_memory import pass_through_pinned, staged_pieces
 from accel_checkpoint.pieces import held_part, is_distributed
 from accel_checkpoint.safetensors_header import SafetensorsHeader, read_header
 
@@ -112,7 +112,7 @@ def serialize(
     yield memoryview(len(text).to_bytes(8, "little") + text)
     filled = [tensors[name] for name in order if tensors[name].numel()]
     kinds = [rows if is_distributed(tensor) else None for tensor in filled]
-    by_pinned = [kind is None and pinned for kind, pinned in zip(kinds, staged(filled), strict=True)]
+    by_pinned = [kind is None and pinned for kind, pinned in zip(kinds, pass_through_pinned(filled), strict=True)]
     groups = itertools.groupby(zip(by_pinned, kinds, filled, strict=True), lambda member: member[:2])
     for (through_pinned, gather), group in groups:
         members = [tensor for _, _, tensor in group]

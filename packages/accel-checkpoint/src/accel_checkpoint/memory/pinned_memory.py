@@ -44,7 +44,7 @@ def empty_pinned_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return pinned
 
 
-def staged(tensors: Sequence[torch.Tensor]) -> list[bool]:
+def pass_through_pinned(tensors: Sequence[torch.Tensor]) -> list[bool]:
     """Return, for each tensor, whether it passes through pinned memory: those of a GPU with contiguous values.
 
     Beside them small tensors of the CPU do too. AdamW counts the steps of each parameter on the CPU, and the counts
@@ -60,7 +60,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def staged_pieces(tensors: Sequence[torch.Tensor], most_bytes: int) -> Iterator[torch.Tensor]:
-    """Yield the bytes of tensors that are `staged`, one after the other, at most `most_bytes` at a time.
+    """Yield the bytes of tensors that `pass_through_pinned`, one after the other, at most `most_bytes` at a time.
 
     All pieces are in the same memory: a piece is valid until the next is asked for.
     """
