@@ -15,7 +15,7 @@ from accel_state import Device
 from accel_ops.rng import seed_everything
 
 
-def captured(device: Device) -> dict[str, Any]:
+def capture(device: Device) -> dict[str, Any]:
     """Return the states of the generators of Python, torch, the accelerator, and NumPy if it is loaded."""
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     numpy: Any = sys.modules.get("numpy")
@@ -31,7 +31,7 @@ def problems(states: Any, device: Device) -> list[str]:
     """Return a line for each state that is missing, damaged or not restorable here.
 
     Args:
-        states: Return value of `captured`, perhaps of another process.
+        states: Return value of `capture`, perhaps of another process.
         device: Device of this process.
     """
     if not isinstance(states, dict):
@@ -66,7 +66,7 @@ def restore(states: dict[str, Any], device: Device) -> None:
     seed derived from them.
 
     Args:
-        states: Return value of `captured`, perhaps of another process.
+        states: Return value of `capture`, perhaps of another process.
         device: Device of this process.
     """
     if lacks_device(states, device):

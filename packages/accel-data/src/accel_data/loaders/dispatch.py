@@ -122,7 +122,7 @@ class Dispatch:
                 parts, tail = slices_of(taken, start, self._transport.size, self._ending, split=self._split)
                 note = BatchNote(tail, last) if last or tail is not None else None
                 if copies > 1:
-                    note = BatchNote(tail, last, generators=process_rng.captured(self._hardware or Cpu()))
+                    note = BatchNote(tail, last, generators=process_rng.capture(self._hardware or Cpu()))
                 scatter.send([part for part in parts for _ in range(copies)], note)
                 epoch.last, epoch.tail, epoch.at = last, tail, at
                 yield parts[0]

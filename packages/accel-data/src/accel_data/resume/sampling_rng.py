@@ -71,7 +71,7 @@ class SamplingRng:
             return
         device = hardware or Cpu()
         world, replica = transport.world, transport.world.rank % transport.replicas
-        mine = (self.capture(), process_rng.captured(device)) if replica == 0 else ({}, {})
+        mine = (self.capture(), process_rng.capture(device)) if replica == 0 else ({}, {})
         everyone = world.all_gather_objects(mine, "generators of the first process of each data rank")
         own, of_process = everyone[world.rank - replica]
         process_rng.restore(of_process, device)

@@ -96,7 +96,7 @@ class StateSaver:
         job = self._hooked(statement, models, weights) if self._registry.save_hooks else None
         contents = self._contents(models, weights, max_shard_size, by_all=by_all)
         statement["problems"] += contents.problems
-        rng = json.dumps(encode({"generators": process_rng.captured(self._processes.run.device)})).encode()
+        rng = json.dumps(encode({"generators": process_rng.capture(self._processes.run.device)})).encode()
         told = self._consensus.exchange("save_state: begin", statement | {"rng_bytes": len(rng)})
         target = self._settled(told, job)
         writers = sorted({said["request"]["writer"] for said in told})
