@@ -7,7 +7,7 @@ from pathlib import Path
 
 import option_table
 import pytest
-from accel_launch.config.sharding_config import NAMES
+from accel_launch.config.option_entries import ENTRIES
 from accel_testing import stretched
 
 TEXT = option_table.PAGE.read_text()
@@ -19,12 +19,12 @@ def test_the_table_is_that_of_the_options() -> None:
     assert found[0] == option_table.table(), "python tests-integration/tools/option_table.py writes it anew"
 
 
-@pytest.mark.parametrize("option", sorted(NAMES))
+@pytest.mark.parametrize("option", sorted(ENTRIES))
 def test_the_names_inside_an_option_are_those_that_a_launch_takes(option: str) -> None:
     section = TEXT.split(f"## The names in {option}\n")[1].split("\n## ")[0]
     cells = re.findall(r"^\| (`[^|]*`) \|", section, re.MULTILINE)
     listed = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
-    assert sorted(listed) == sorted(NAMES[option])
+    assert sorted(listed) == sorted(ENTRIES[option])
 
 
 def test_a_launch_takes_the_file_as_it_stands(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from repository import all_sources, import_name, module_name, projects, tree_of,
 NAMES_A_STRATEGY = {
     "accel_parallel.choice": "chooses the strategy",
     "accel.handlers": "the field of DistributedDataParallelKwargs",
-    "accel_launch.config.sharding_config": "the flags --use_deepspeed and --deepspeed_config",
+    "accel_launch.config.option_entries": "the flags --use_deepspeed and --deepspeed_config",
 }
 #: a branch on what a strategy is
 ASKS_WHICH = re.compile(r"engine is (not )?None|strategy\.shards\b")

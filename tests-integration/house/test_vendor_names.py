@@ -21,7 +21,7 @@ REASONS = {
     "accel_checkpoint/memory/pinned_memory.py": "pinned memory and streams of CUDA",
     "accel_data/loaders/device_prefetch.py": "XLA has no streams",
     "accel_launch/cli/commands/env.py": "prints what a report of a defect needs",
-    "accel_launch/config/sharding_config.py": "a mode of torch.compile",
+    "accel_launch/config/option_entries.py": "a mode of torch.compile",
     "accel_launch/job/affinity.py": "the driver's list of where GPUs are",
     "accel_launch/job/plan.py": "variables that hide GPUs",
     "accel_launch/job/visible_devices.py": "variables that hide GPUs",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from accel_deepspeed import DeepSpeedPlugin
 from accel_launch.cli.launch_command import ResolvedOptions, resolve_options
-from accel_launch.config.sharding_config import NAMES, PREFIX, normalised
+from accel_launch.config.option_entries import ENTRIES, PREFIX, normalised
 from accel_launch.job.job import read_job
 from accel_launch.job.plan import plan_one
 from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig
@@ -75,21 +75,21 @@ def test_nothing_asked_is_nothing_told() -> None:
     assert (line.problems, line.settings.parallelism_config) == ((), None)
 
 
-@pytest.mark.parametrize("option", [name for name in NAMES if name != "dynamo_config"])
+@pytest.mark.parametrize("option", [name for name in ENTRIES if name != "dynamo_config"])
 def test_every_name_is_taken_with_and_without_its_prefix(option: str) -> None:
-    for name in NAMES[option]:
+    for name in ENTRIES[option]:
         short, long = normalised(option, {name: "2"}), normalised(option, {PREFIX[option] + name: "2"})
         assert short == long
         assert short[1] == []
 
 
 def test_every_entry_that_is_passed_on_is_one_that_the_plugin_reads() -> None:
-    words = dict.fromkeys(NAMES["fsdp_config"], "1")
+    words = dict.fromkeys(ENTRIES["fsdp_config"], "1")
     entries, _ = normalised("fsdp_config", {**words, "sharding_strategy": "FULL_SHARD"})
     FullyShardedDataParallelPlugin.from_words(entries)
-    engine, _ = normalised("deepspeed_config", dict.fromkeys(NAMES["deepspeed_config"], "1"))
+    engine, _ = normalised("deepspeed_config", dict.fromkeys(ENTRIES["deepspeed_config"], "1"))
     DeepSpeedPlugin.from_words(engine)
-    sizes, _ = normalised("parallelism_config", dict.fromkeys(NAMES["parallelism_config"], "2"))
+    sizes, _ = normalised("parallelism_config", dict.fromkeys(ENTRIES["parallelism_config"], "2"))
     ParallelismConfig.from_words(sizes)
 
 

@@ -191,7 +191,7 @@ def _names(word: str) -> list[str]:
 
 #: words of config files for fields
 _FIELD_OF = {"transformer_layer_cls_to_wrap": "transformer_cls_names_to_wrap", "offload_params": "cpu_offload"}
-#: readers by field; the launcher passes on the entries in `NAMES` of accel_launch/config/sharding_config.py
+#: readers by field; the launcher passes on the entries in `ENTRIES` of accel_launch/config/option_entries.py
 _READ: Mapping[str, Callable[[str], Any]] = {
     "reshard_after_forward": _truth_or_number,
     "auto_wrap_policy": str.lower,

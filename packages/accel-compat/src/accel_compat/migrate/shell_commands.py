@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from accel_launch.cli.accelerate_flags import ACCELERATE_OPTIONS, AccelerateOption
+from accel_launch.cli.entry_option import ENTRY_OPTIONS
 from accel_launch.cli.options import OPTIONS
-from accel_launch.cli.part_option import PART_OPTIONS
 
 from accel_compat.migrate.mentions import notes_of_texts
 from accel_compat.migrate.report import Note, Rewritten, is_comment, note_at
@@ -27,7 +27,7 @@ _VARIABLE = re.compile(r"(?:(?<=\$)|(?<=\$\{)|(?<![\w${]))ACCELERATE_([A-Z0-9_]+
 _SIMPLE_NAME = re.compile(r"--[a-z0-9_ ]+")
 _FLAGS = {
     flag: option
-    for option in (*OPTIONS, *PART_OPTIONS, *ACCELERATE_OPTIONS)
+    for option in (*OPTIONS, *ENTRY_OPTIONS, *ACCELERATE_OPTIONS)
     for flag in (*option.opts, *option.secondary_opts)
 }
 _VARIABLES = {str(option.envvar) for option in OPTIONS} | {"ACCEL_LOG_LEVEL"}

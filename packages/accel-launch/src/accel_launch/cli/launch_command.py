@@ -13,9 +13,9 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from accel_launch.cli.accelerate_flags import ACCELERATE_OPTIONS, unknown_flag
+from accel_launch.cli.entry_option import ENTRY_OPTIONS
 from accel_launch.cli.launch_option import LaunchOption, Sources
 from accel_launch.cli.options import BY_NAME, OPTIONS, LaunchSettings
-from accel_launch.cli.part_option import PART_OPTIONS
 from accel_launch.config.variables import variable_problems
 
 #: how a value comes that somebody has set
@@ -69,7 +69,7 @@ class LaunchCommand(click.Command):
     ) -> None:
         script = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar=words, shell_complete=_files)
         options = options or [option for option in OPTIONS if words or option.name not in ("module", "no_python")]
-        params = [*own, *options, *PART_OPTIONS, *ACCELERATE_OPTIONS, *([script] if words else [])]
+        params = [*own, *options, *ENTRY_OPTIONS, *ACCELERATE_OPTIONS, *([script] if words else [])]
         more.setdefault("help", (run.__doc__ or "").partition("\n")[0])
         super().__init__(name, params=params, **more)
         self._run, self.writes_file = run, writes_file

@@ -22,7 +22,7 @@ class Sources:
         file: Config file.
         reads_file: False for a command that writes the config file.
         problems: Problems found so far.
-        parts: Entries from flags of their own, by option.
+        entries: Entries from flags of their own, by option.
     """
 
     environ: Mapping[str, str]
@@ -30,7 +30,7 @@ class Sources:
     reads_file: bool = True
     problems: list[str] = field(default_factory=list)
     #: entries of options that have a flag of their own
-    parts: dict[str, dict[str, str]] = field(default_factory=dict)
+    entries: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 @final

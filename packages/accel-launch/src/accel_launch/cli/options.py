@@ -9,9 +9,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from accel_launch.cli.entry_option import with_entries
 from accel_launch.cli.launch_option import LaunchOption
 from accel_launch.cli.option_types import COUNT, DEVICES, FILE, FOLDER, HOST, NUMBER, PAIRS, PORT, SWITCH
-from accel_launch.cli.part_option import with_parts
 from accel_launch.cli.scheduler_name import SchedulerName
 from accel_launch.job.schedulers import BROUGHT
 
@@ -68,7 +68,7 @@ class LaunchSettings:
     fsdp_config: Mapping[str, str] | None = _setting(
         PAIRS,
         "How models are sharded, such as reshard_after_forward=false,min_num_params=1000; --fsdp_NAME VALUE gives one.",
-        callback=with_parts,
+        callback=with_entries,
     )
     use_deepspeed: bool = _setting(
         SWITCH, "Train by DeepSpeed's engine, which has to be installed, unless the script says otherwise."
@@ -76,19 +76,19 @@ class LaunchSettings:
     deepspeed_config: Mapping[str, str] | None = _setting(
         PAIRS,
         "What DeepSpeed does, such as zero_stage=3,deepspeed_config_file=ds.json; --zero_stage 3 gives one.",
-        callback=with_parts,
+        callback=with_entries,
     )
     parallelism_config: Mapping[str, str] | None = _setting(
         PAIRS,
         "How processes share the work: dp_replicate_size, dp_shard_size, tp_size, whose product is their number;"
         " --parallelism_config_NAME VALUE gives one.",
-        callback=with_parts,
+        callback=with_entries,
     )
     dynamo_config: Mapping[str, str] | None = _setting(
         PAIRS,
         "How torch.compile compiles models, unless the script says otherwise, such as"
         " backend=inductor,use_regional_compilation=true; --dynamo_backend inductor gives one.",
-        callback=with_parts,
+        callback=with_entries,
     )
     num_cpu_threads_per_process: int | None = _setting(
         COUNT, "OMP_NUM_THREADS of each process. Default: cores divided by processes, if there are several."
@@ -163,7 +163,7 @@ class LaunchSettings:
     submit_options: Mapping[str, str] | None = _setting(
         PAIRS,
         "Options of the scheduler, such as partition=gpu,time=02:00:00; see docs/guides/launching.md.",
-        callback=with_parts,
+        callback=with_entries,
     )
     submit_file: str | None = _setting(
         FILE, "Where to write the job. Default: accel.sbatch, accel-sagemaker.json or accel-job.yaml.", key=None

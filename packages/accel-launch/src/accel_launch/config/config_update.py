@@ -16,7 +16,7 @@ from accel_launch.cli.options import BY_NAME
 from accel_launch.config.accelerate_config import DISTRIBUTED_TYPE, LEGACY_FP16
 from accel_launch.config.config_file import read_content, translate
 from accel_launch.config.config_writer import HEADER, file_text
-from accel_launch.config.sharding_config import NAMES, normalised
+from accel_launch.config.option_entries import ENTRIES, normalised
 
 _COMMENT = re.compile(r"(?:^|[ \t])(#.*)", re.MULTILINE)
 
@@ -64,7 +64,7 @@ def update_of(path: Path, what: str) -> ConfigUpdate:
             words = ", ".join(f"{BY_NAME[name].key}: {value}" for name, value in meaning.items())
             replaced.append(f"{key}: {content[key]} is now {words}")
     left_out = [str(key) for key in content if key not in kept]
-    for option in NAMES:
+    for option in ENTRIES:
         entries = content.get(option)
         for name, value in entries.items() if isinstance(entries, Mapping) else ():
             # alone such an entry is neither a setting nor a problem

@@ -13,7 +13,7 @@ from accel_state.errors import CannotRun
 
 from accel_launch.cli.launch_command import ResolvedOptions
 from accel_launch.cli.options import LaunchSettings
-from accel_launch.config.sharding_config import sharding_problems
+from accel_launch.config.option_entries import sharding_problems
 from accel_launch.job.plan import (
     HostInfo,
     ProcessSpec,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: names by option; in files and flags of Accelerate a prefix comes before them. The scripts read the values: those of
 #: fsdp_config by `_READ` in accel_parallel/fsdp_options.py
-NAMES = {
+ENTRIES = {
     "fsdp_config": (
         "version",
         "reshard_after_forward",
@@ -93,8 +93,8 @@ def normalised(option: str, given: Mapping[str, str]) -> tuple[dict[str, str], l
     problems = []
     for name, value in given.items():
         short = name.removeprefix(PREFIX[option])
-        if short not in NAMES[option]:
-            problems.append(f"unknown name {name!r}{did_you_mean(short, NAMES[option])}")
+        if short not in ENTRIES[option]:
+            problems.append(f"unknown name {name!r}{did_you_mean(short, ENTRIES[option])}")
         elif value.lower() not in ("", "none", "null"):
             entries[short] = value
     if option == "parallelism_config":

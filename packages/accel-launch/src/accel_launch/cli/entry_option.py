@@ -8,20 +8,20 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from accel_launch.config.sharding_config import NAMES, PREFIX, SWITCHES, normalised
+from accel_launch.config.option_entries import ENTRIES, PREFIX, SWITCHES, normalised
 
 
-def _part_option(whole: str, part: str) -> click.Option:
+def _entry_option(whole: str, entry: str) -> click.Option:
     """Return a flag such as --fsdp_min_num_params 1000, which the option `whole` takes among its entries."""
 
     def keep(ctx: click.Context, option: click.Parameter, value: object) -> None:
         if value is not None:
-            ctx.obj.parts.setdefault(whole, {})[part] = str(value)
+            ctx.obj.entries.setdefault(whole, {})[entry] = str(value)
 
-    flag = f"{PREFIX[whole]}{part}"
+    flag = f"{PREFIX[whole]}{entry}"
     return click.Option(
         [flag, f"--{flag}"],
-        is_flag=part in SWITCHES,
+        is_flag=entry in SWITCHES,
         hidden=True,
         expose_value=False,
         is_eager=True,
@@ -32,10 +32,12 @@ def _part_option(whole: str, part: str) -> click.Option:
 
 #: an option by itself
 _OWN = "gradient_accumulation_steps"
-PART_OPTIONS = tuple(_part_option(whole, part) for whole, parts in NAMES.items() for part in parts if part != _OWN)
+ENTRY_OPTIONS = tuple(
+    _entry_option(whole, entry) for whole, entries in ENTRIES.items() for entry in entries if entry != _OWN
+)
 
 
-def with_parts(ctx: click.Context, option: click.Parameter, values: Any) -> Mapping[str, str] | None:
+def with_entries(ctx: click.Context, option: click.Parameter, values: Any) -> Mapping[str, str] | None:
     """Return the entries of an option from its own flags, a variable or the file, and from flags for single entries.
 
     Of several values for one entry the last one counts.
@@ -49,11 +51,11 @@ def with_parts(ctx: click.Context, option: click.Parameter, values: Any) -> Mapp
         click.BadParameter: A name or a value is unknown.
     """
     name = str(option.name)
-    parts = ctx.obj.parts.get(name, {})
-    if parts:
+    single = ctx.obj.entries.get(name, {})
+    if single:
         ctx.set_parameter_source(name, ParameterSource.COMMANDLINE)
-    entries = {key: value for pairs in values or () for key, value in pairs.items()} | parts
-    if name in NAMES:
+    entries = {key: value for pairs in values or () for key, value in pairs.items()} | single
+    if name in ENTRIES:
         entries, problems = normalised(name, entries)
         if problems:
             raise click.BadParameter("; ".join(problems))
