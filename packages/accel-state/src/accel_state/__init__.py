@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from accel_state.accelerate_state import AcceleratorState, PartialState
     from accel_state.accumulation import AccumulationState, BatchPadding, LoaderPass, PartialWindow
     from accel_state.devices import Device
     from accel_state.distributed_type import DistributedType
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from accel_state.run import Run, RunRequest
     from accel_state.run_context import acquire, current, is_initialized, release
     from accel_state.topology import Rendezvous, Topology
-    from accel_state.views import AcceleratorState, PartialState
 
 #: the modules of accel_state, and the names that each gives
 _NAMES_OF = {
@@ -31,7 +31,7 @@ _NAMES_OF = {
     "run": "Run RunRequest",
     "run_context": "acquire current is_initialized release",
     "topology": "Rendezvous Topology",
-    "views": "AcceleratorState PartialState",
+    "accelerate_state": "AcceleratorState PartialState",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
