@@ -217,5 +217,5 @@ def test_each_run_of_a_process_has_turns_of_its_own(world: MakePool, tmp_path: P
 
 def test_a_note_that_says_nothing_is_refused() -> None:
     """The store has no other word for a note that is not there yet."""
-    with pytest.raises(ValueError, match=r"exchange_notes\('parts'\): None is no note"):
+    with pytest.raises(ValueError, match=r"exchange_notes\('parts'\): None looks like"):
         pair()[0].exchange_notes("parts", [0, 1], None)

@@ -148,7 +148,9 @@ class StoreExchange:
             Each of these ranks must call.
         """
         if note is None:
-            raise ValueError(f"exchange_notes({name!r}): None is no note, and the others would wait for it without end")
+            raise ValueError(
+                f"exchange_notes({name!r}): None looks like a note that is not there yet; pass another value"
+            )
         if self._alone:
             return [note]
         with _without_store("the process that serves the store"):
