@@ -17,6 +17,7 @@ REASONS = {
     "accel_amp/precisions/fp8.py": "torchao's float8 products are kernels of CUDA",
     "accel_amp/first_step.py": "to read a number cuts the graph of XLA",
     "accel_amp/window_scaling.py": "MPS has no float64",
+    "accel_big/maps/check_map.py": "what the index of an accelerator means on a machine without any",
     "accel_checkpoint/async_writer.py": "pinned memory and streams of CUDA",
     "accel_checkpoint/memory/pinned_memory.py": "pinned memory and streams of CUDA",
     "accel_data/loaders/device_prefetch.py": "XLA has no streams",

@@ -99,7 +99,7 @@ def _dispatched(
     offload_cpu: bool = False,
     allowed: int | None = None,
 ) -> nn.Module:
-    placed = check_device_map(model, device_map)
+    placed = check_device_map(model, device_map, present=True)
     if any(hook_of(module) for module in model.modules()):
         raise CannotRun("dispatch_model", ["the model has hooks already; remove_hook_from_submodules(model) first"])
     devices = [real_device(device) for device in device_map.values() if device != DISK]

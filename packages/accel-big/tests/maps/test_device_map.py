@@ -9,6 +9,7 @@ from accel_big import (
     check_device_map,
     clean_device_map,
     compute_module_sizes,
+    dispatch_model,
     find_tied_parameters,
     get_balanced_memory,
     infer_auto_device_map,
@@ -25,11 +26,6 @@ class Three(nn.Module):
         self.linear1 = nn.Linear(3, 4)
         self.batchnorm = nn.BatchNorm1d(4)
         self.linear2 = nn.Linear(4, 5)
-
-
-@pytest.fixture(autouse=True)
-def four_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
 
 
 def test_sizes_of_modules_count_tied_weights_once() -> None:
@@ -179,3 +175,17 @@ def test_a_map_of_many_modules_takes_time_in_proportion() -> None:
         infer_auto_device_map(model, {0: blocks * 16, 1: blocks * 16, "cpu": blocks * 4})
         took[blocks] = time.perf_counter() - began
     assert took[4000] < 12 * took[1000] + 2
+
+
+def test_a_map_for_a_machine_with_more_devices_is_planned_and_refused_here() -> None:
+    """S141: arithmetic needs no device; a model that is dispatched does."""
+    model, there = Three(), torch.accelerator.device_count()
+    device_map = infer_auto_device_map(model, {there: 200, there + 1: 200})
+    assert device_map == {"linear1": there, "batchnorm": there + 1, "linear2": there + 1}
+    assert str(check_device_map(model, device_map)["linear1.weight"]).endswith(f":{there}")
+    assert get_balanced_memory(model, {there: 200, there + 1: 200})[there] <= 200
+    with pytest.raises(CannotRun, match=f"'linear1': {there}: .*; torch finds {there} accelerators") as caught:
+        dispatch_model(model, device_map)
+    assert len(caught.value.reasons) == 3
+    with pytest.raises(CannotRun, match="the index of an accelerator is from 0 to 127"):
+        check_device_map(model, {"": 128})

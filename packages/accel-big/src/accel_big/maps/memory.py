@@ -11,6 +11,8 @@ import torch
 from accel_checkpoint import size_in_bytes
 from accel_state.errors import CannotRun
 
+from accel_big.maps.check_map import INDICES
+
 DeviceKey = int | str
 Memory = Mapping[DeviceKey, int | str]
 
@@ -19,11 +21,11 @@ def get_max_memory(max_memory: Memory | None = None) -> dict[DeviceKey, int]:
     """Return the memory that each device may take, accelerators first, then "cpu", then "disk".
 
     Args:
-        max_memory: Limits by the index of an accelerator, "cpu" or "disk", in bytes or as text such as "10GB". Default:
-            the free memory of all accelerators and of the CPU.
+        max_memory: Limits by the index of an accelerator, "cpu" or "disk", in bytes or as text such as "10GB". They may
+            be those of another machine. Default: the free memory of all accelerators and of the CPU.
 
     Raises:
-        CannotRun: A device is not there, a size is wrong, or a device does not say what is free. The error lists all.
+        CannotRun: A name or a size is wrong, or a device does not say what is free. The error lists all.
 
     Units:
         Bytes.
@@ -31,15 +33,13 @@ def get_max_memory(max_memory: Memory | None = None) -> dict[DeviceKey, int]:
     if max_memory is None:
         return {**_free_of_accelerators(), "cpu": free_of_cpu()}
     problems, sizes = [], {}
-    count = torch.accelerator.device_count()
     for device, size in max_memory.items():
         try:
             sizes[device] = 0 if size in (0, "0") else size_in_bytes(size)
         except ValueError as error:
             problems.append(f"{device!r}: {error}")
-        if device not in ("cpu", "disk") and (type(device) is not int or not 0 <= device < count):
-            there = f"accelerators 0 to {count - 1}" if count else "no accelerator"
-            problems.append(f"{device!r} is not a device: expected 'cpu', 'disk' or an index; torch finds {there}")
+        if device not in ("cpu", "disk") and (type(device) is not int or device not in INDICES):
+            problems.append(f"{device!r} is not a device: expected 'cpu', 'disk' or the index of an accelerator")
     if problems:
         raise CannotRun(f"max_memory={dict(max_memory)!r}", problems)
     return in_order(sizes)
