@@ -9,7 +9,7 @@ import pytest
 from accel_launch.nodes import message_loop
 from accel_launch.nodes.board import Board
 from accel_launch.nodes.board_server import BoardServer
-from accel_launch.nodes.message_loop import MessageLine, MessageLoop
+from accel_launch.nodes.message_line import MessageLine
 from accel_launch.nodes.silence import BEAT_S, SILENCE_S, SILENT, Silence
 from suite.soak import in_soak
 
@@ -26,21 +26,20 @@ class Launchers:
 
     def meet(self) -> None:
         """Opens the board for all."""
-        self.listening = socket.create_server(("127.0.0.1", 0))
-        address = self.listening.getsockname()
-        self.server = BoardServer(self.listening, "launcher 0")
+        listening = socket.create_server(("127.0.0.1", 0))
+        address = listening.getsockname()
+        self.server = BoardServer(listening, "launcher 0")
         self.boards = [Board(socket.create_connection(address), f"launcher {number}") for number in range(3)]
         self.run(2)
         assert all(one.greeted for one in self.boards)
 
     def end(self) -> None:
         """Closes all connections."""
-        for loop in (*(one._loop for one in self.boards), self.server._loop):
+        self.server._listening.close()
+        for loop in (self.server._loop, *(one._loop for one in self.boards)):
             for line in loop.lines.copy():
                 loop.drop(line)
-            self._reads(loop)
-            loop.events.close()
-        self.listening.close()
+            loop._selector.close()
 
     def monotonic(self) -> float:
         """The time of all clocks."""
@@ -59,23 +58,11 @@ class Launchers:
 
     def _server_looks(self) -> None:
         if 0 not in self.asleep:
-            self._turns(self.server._loop)
+            self.server._loop.turn(0)
 
     def _looks(self, number: int) -> None:
         if number not in self.asleep and self.boards[number].lost is None:
-            self._turns(self.boards[number]._loop)
-
-    def _turns(self, loop: MessageLoop) -> None:
-        """Lets a launcher read all that has come, and look."""
-        self._reads(loop)
-        if loop.look():
-            self._reads(loop)
-            loop.look()
-
-    def _reads(self, loop: MessageLoop) -> None:
-        for _ in range(4):
-            loop.events.call_soon(loop.events.stop)
-            loop.events.run_forever()
+            self.boards[number]._loop.turn(0)
 
     def wake(self) -> None:
         """Lets all run again."""
@@ -149,27 +136,13 @@ def test_a_job_whose_launchers_all_stop_and_go_on_is_left_alone(launchers: Launc
     assert launchers.blamed() == set()
 
 
-def test_a_launcher_that_was_stopped_until_all_others_ended_names_itself(launchers: Launchers) -> None:
-    launchers.asleep.add(1)
-    launchers.run(3)
-    for line in launchers.server._loop.lines:
-        line.transport.abort()
-    launchers._reads(launchers.server._loop)
-    launchers.asleep.add(0)
-    launchers.run(SILENCE_S)
-    launchers.asleep.remove(1)
-    launchers.run(1)
-    assert [one.lost is not None and one.lost.own for one in launchers.boards] == [False, True, False]
-
-
 def test_a_stop_of_the_past_is_not_the_cause_of_a_later_loss(launchers: Launchers) -> None:
     launchers.asleep |= {0, 1, 2}
     launchers.run(600)
     launchers.wake()
     launchers.run(20)
     for line in launchers.server._loop.lines:
-        line.transport.abort()
-    launchers._reads(launchers.server._loop)
+        line.connection.close()
     launchers.asleep.add(0)
     launchers.run(1)
     assert [one.lost is not None and one.lost.own for one in launchers.boards[1:]] == [False, False]
@@ -179,13 +152,13 @@ def test_quiet_machines_cost_a_message_in_two_seconds_each_way(
     launchers: Launchers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[bytes] = []
-    received = MessageLine.data_received
+    put = MessageLine.put
 
-    def counted(line: MessageLine, data: bytes) -> None:
-        sent.extend(data.splitlines())
-        received(line, data)
+    def counted(line: MessageLine, message: bytes) -> None:
+        sent.append(message)
+        put(line, message)
 
-    monkeypatch.setattr(MessageLine, "data_received", counted)
+    monkeypatch.setattr(MessageLine, "put", counted)
     launchers.run(60)
     assert len(sent) <= 2 * 3 * 30
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from accel_launch.nodes.board_server import GREETING
-from accel_launch.nodes.message_loop import MessageLine, MessageLoop, encoded
+from accel_launch.nodes.message_line import MessageLine, encoded
+from accel_launch.nodes.message_loop import MessageLoop
 from accel_launch.nodes.silence import SILENT
 
 
@@ -51,16 +52,15 @@ class Board:
             "write": lambda line, key, value: self._written[key].append(value),
             "gone": self._give_up,
         }
-        self._line = MessageLine(self._loop, acts, "server")
-        events = self._loop.events
-        events.run_until_complete(events.create_connection(lambda: self._line, sock=connection))
+        self._line = self._loop.add(connection, acts, "server")
         self.tell("hello", GREETING, name)
-        self._thread = threading.Thread(target=self._loop.run, daemon=True)
+        self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
     def tell(self, what: str, *content: object) -> None:
         """Send the server `write` with a key and a value for all, or `note` with both for the first machine alone."""
-        self._loop.events.call_soon_threadsafe(self._line.transport.write, encoded(what, *content))
+        self._line.put(encoded(what, *content))
+        self._line.flush()
 
     def known(self, key: str) -> Sequence[Any]:
         """Return the values that were written below a key, in the same order on all machines, as far as known here."""
@@ -72,14 +72,17 @@ class Board:
         self.tell("bye")
         self._thread.join(timeout_s)
 
+    def _follow(self) -> None:
+        while self.lost is None:
+            self._loop.turn()
+        self._loop.drop(self._line)
+
     def _lose(self, line: MessageLine, why: str) -> None:
         """Note why the board is lost, unless that is known already."""
         if why == SILENT:
-            self._loop.send("silent")
-        self._loop.drop(line)
-        self._loop.events.call_soon(self._loop.events.stop)
+            self.tell("silent")
         # a launcher that was stopped for long was given up, be there nobody left who says so
-        woke = why != SILENT and self._loop.woke and not self._left
+        woke = why != SILENT and self._loop.silence.woke and not self._left
         self.lost = self.lost or BoardLost(SILENT if woke else why, own=woke)
 
     def _begin(self, line: MessageLine) -> None:
@@ -89,4 +92,3 @@ class Board:
         self.gone[name] = why
         if name == self.name:
             self.lost = BoardLost(why, own=True)
-            self._lose(line, why)

@@ -9,11 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import Any, final
 
-from accel_launch.nodes.message_loop import MessageLine, MessageLoop, encoded
+from accel_launch.nodes.message_line import MessageLine, encoded
+from accel_launch.nodes.message_loop import AGAIN_S, MessageLoop
 from accel_launch.nodes.silence import SILENT
 
-#: seconds between two looks at who is still here
-AGAIN_S = 0.02
 GREETING = "accel board 2"
 
 
@@ -29,31 +28,40 @@ class BoardServer:
     """
 
     def __init__(self, listening: socket.socket, own: str) -> None:
-        self._own = own
+        self._own, self._listening = own, listening
         self._written = bytearray()
         #: notes for the first machine alone, by key, in the order in which they came
         self.notes: defaultdict[str, list[Any]] = defaultdict(list)
         #: launchers that are gone, by their names, and why; those that have left are not among them
         self.gone: dict[str, str] = {}
         self._loop = MessageLoop(self._give_up)
+        listening.setblocking(False)
+        self._loop.watch(listening, self._accept)
         self._acts: dict[str, Callable[..., None]] = {
             "write": self._write,
             "note": lambda line, key, value: self.notes[key].append(value),
             "silent": self._accuse,
             "bye": self._loop.drop,
         }
-        events, greets = self._loop.events, {"hello": self._greet}
-        events.run_until_complete(
-            events.create_server(lambda: MessageLine(self._loop, greets), sock=listening, backlog=socket.SOMAXCONN)
-        )
-        threading.Thread(target=self._loop.run, daemon=True).start()
+        threading.Thread(target=self._serve, daemon=True).start()
 
     def leave(self, names: Collection[str], timeout_s: float) -> None:
         """Return once these launchers have left, or are gone. What they are to read is in this process until then."""
         until, others = time.monotonic() + timeout_s, {*names} - {self._own}
-        while time.monotonic() < until and self._own not in self.gone:
-            if others.isdisjoint(line.name for line in self._loop.lines.copy()):
-                return
+        while time.monotonic() < until and self._own not in self.gone and others & self._here():
+            time.sleep(AGAIN_S)
+
+    def _here(self) -> set[str]:
+        return {line.name for line in self._loop.lines.copy()}
+
+    def _serve(self) -> None:
+        while True:
+            self._loop.turn()
+
+    def _accept(self) -> None:
+        try:
+            self._loop.add(self._listening.accept()[0], {"hello": self._greet})
+        except OSError:  # it has gone away again, or this process has as many files as it may have
             time.sleep(AGAIN_S)
 
     def _give_up(self, line: MessageLine, why: str) -> None:
@@ -61,13 +69,14 @@ class BoardServer:
         if line.name:
             self.gone[line.name] = why
             self._loop.send("gone", line.name, why)
+            line.flush()
         self._loop.drop(line)
 
     def _greet(self, line: MessageLine, greeting: str, name: str) -> None:
         if greeting != GREETING or not name:
             raise ValueError(greeting)
         line.name, line.acts = str(name), self._acts
-        line.transport.write(encoded("hello") + self._written)
+        line.put(encoded("hello") + self._written)
 
     def _write(self, line: MessageLine, key: str, value: object) -> None:
         self._written += self._loop.send("write", key, value)

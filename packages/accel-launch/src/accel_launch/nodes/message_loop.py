@@ -1,115 +1,93 @@
-"""Exchange messages in JSON, one in a line, with other launchers, and give up those that are silent."""
+"""Read what comes over connections to launchers, and give up those that are silent, by a single thread."""
 
 from __future__ import annotations
 
-import asyncio
 import json
+import selectors
+import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, cast, final
+from typing import cast, final
 
+from accel_launch.nodes.message_line import MessageLine, encoded
 from accel_launch.nodes.silence import LOOK_S, SILENT, Silence
 
-#: bytes of one message at most: a list of thousands of machines, or a traceback
-LONGEST = 64 << 20
-
-
-def encoded(*message: object) -> bytes:
-    """Return a message as it is sent."""
-    return json.dumps(message).encode() + b"\n"
-
-
-@final
-class MessageLine(asyncio.Protocol):
-    """A connection to another launcher.
-
-    Args:
-        loop: The loop that reads it.
-        acts: What to call for a message, by its first word: with the line, and the rest of the message.
-        name: Name of the launcher; "" as long as it is unknown.
-    """
-
-    transport: asyncio.Transport
-
-    def __init__(self, loop: MessageLoop, acts: Mapping[str, Callable[..., None]], name: str = "") -> None:
-        self._loop, self.acts, self.name, self._in = loop, acts, name, bytearray()
-
-    def connection_made(self, transport: Any) -> None:
-        """Note the first sign of life."""
-        self.transport = transport
-        self._loop.lines.add(self)
-        self._loop.silence.hear(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Act on the messages that are whole. Who says what no launcher says is given up."""
-        self._in += data
-        if b"\n" in data:
-            *messages, self._in = self._in.split(b"\n")
-            self._loop.silence.hear(self)
-            for message in messages:
-                try:
-                    what, *content = json.loads(message)
-                    if self in self._loop.lines and what != "beat":
-                        self.acts[what](self, *content)
-                except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
-                    self.connection_lost(None)
-        if len(self._in) > LONGEST:
-            self.connection_lost(None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Give it up, unless it was dropped."""
-        if self in self._loop.lines:
-            self._loop.give_up(self, "its launcher has ended, or the way to it")
+#: seconds in which what a slow connection did not take is offered again
+AGAIN_S = 0.02
 
 
 @final
 class MessageLoop:
-    """A loop that reads the connections to other launchers. Each gives a sign of life, and has one sent, in `BEAT_S`.
+    """Connections to other launchers. Each gives a sign of life, and has one sent, in `BEAT_S`.
 
     Args:
-        give_up: Called with a line that is silent, has ended, or says what no launcher says, and why. It drops it.
+        give_up: Called with a line that is silent, has ended, or says what no launcher says, and why. It may drop it.
     """
 
     def __init__(self, give_up: Callable[[MessageLine, str], None]) -> None:
-        self.give_up = give_up
-        self.events = asyncio.new_event_loop()
+        self._give_up = give_up
         self.silence = Silence(time.monotonic())
+        self._selector = selectors.DefaultSelector()
         self.lines: set[MessageLine] = set()
 
-    def run(self) -> None:
-        """Read and judge, until `events` is stopped."""
-        self.events.call_soon(self._look_again)
-        self.events.run_forever()
+    def watch(self, connection: socket.socket, act: Callable[[], None]) -> None:
+        """Call a function whenever a socket can be read."""
+        self._selector.register(connection, selectors.EVENT_READ, act)
 
-    def look(self) -> bool:
-        """Give up who is silent, and send a sign of life. Return True if what others said is to be read first."""
-        stopped = self.silence.look(time.monotonic())
-        if not stopped:
-            for line in self.silence.silent():
-                self.give_up(cast(MessageLine, line), SILENT)
-            if self.silence.beat():
-                self.send("beat")
-        return stopped
+    def add(self, connection: socket.socket, acts: Mapping[str, Callable[..., None]], name: str = "") -> MessageLine:
+        """Return the line of a connection, from now on read.
 
-    @property
-    def woke(self) -> bool:
-        """True if this process has just been stopped for so long that others have given it up."""
-        self.silence.look(time.monotonic())  # what has come may be read before the next look
-        return self.silence.woke
+        Args:
+            connection: Connection to a launcher.
+            acts: What to call for a message, by its first word: with the line, and the rest of the message.
+            name: Name of the launcher, if it is known.
+        """
+        line = MessageLine(connection, acts, name)
+        self.lines.add(line)
+        self.silence.hear(line)
+        self.watch(connection, lambda: self._read(line))
+        return line
 
-    def _look_again(self) -> None:
-        self.events.call_later(0 if self.look() else LOOK_S, self._look_again)
+    def drop(self, line: MessageLine) -> None:
+        """Close a line."""
+        self._selector.unregister(line.connection)
+        self.silence.forget(line)
+        self.lines.remove(line)
+        line.connection.close()
+
+    def turn(self, longest_s: float = LOOK_S) -> None:
+        """Wait once, act on what has come, give up who is silent, and send what is to be sent."""
+        slow = any(line.full for line in self.lines)
+        ready = self._selector.select(min(longest_s, AGAIN_S) if slow else longest_s)
+        if self.silence.look(time.monotonic()):
+            ready = self._selector.select(0)  # this process was stopped: what others said then counts first
+        for key, _ in ready:
+            key.data()
+        for line in self.silence.silent():
+            self._give_up(cast(MessageLine, line), SILENT)
+        if self.silence.beat():
+            self.send("beat")
+        for line in self.lines:
+            line.flush()
 
     def send(self, *message: object) -> bytes:
         """Send a message to all launchers whose names are known, and return it as it is sent."""
         content = encoded(*message)
         for line in self.lines:
             if line.name:
-                line.transport.write(content)
+                line.put(content)
         return content
 
-    def drop(self, line: MessageLine) -> None:
-        """Close a line. What was sent still arrives."""
-        self.silence.forget(line)
-        self.lines.remove(line)
-        line.transport.close()
+    def _read(self, line: MessageLine) -> None:
+        messages, over = line.take()
+        if messages:
+            self.silence.hear(line)
+        for message in messages:
+            try:
+                what, *content = json.loads(message)
+                if line in self.lines and what != "beat":
+                    line.acts[what](line, *content)
+            except (LookupError, TypeError, ValueError, AttributeError, RecursionError):  # no launcher of ours
+                over = True
+        if over and line in self.lines:
+            self._give_up(line, "its launcher has ended, or the way to it")
