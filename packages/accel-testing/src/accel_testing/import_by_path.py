@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -12,7 +13,10 @@ from types import ModuleType
 
 def same_file(origin: str | None, source: str) -> bool:
     """Return True if a module was found in a file."""
-    return origin is not None and Path(origin).resolve() == Path(source).resolve()
+    try:
+        return origin is not None and os.path.samefile(origin, source)
+    except OSError:
+        return False
 
 
 def _by_name(name: str) -> ModuleSpec | None:

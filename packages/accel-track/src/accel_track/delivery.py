@@ -59,6 +59,7 @@ class Delivery:
             due = [call for call in calls if call.due is None or call.due()]
             arguments = self._read([call.arguments for call in due])
         except BaseException as error:  # noqa: BLE001 - of a device, say: training hears of it by itself
+            _pass_on(error)
             if len(calls) == 1:
                 self._failed("reading what was logged", error)
                 return
@@ -74,11 +75,16 @@ class Delivery:
 
     def _failed(self, what: str, error: BaseException) -> None:
         """Count an error, or raise it if it is meant for the program, and not for its tracker."""
-        if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
-            raise error
+        _pass_on(error)
         if not self.lost:
             logger.warning(
                 "the tracker %s failed in %s, and training goes on without what was lost: %s: %s",
                 *(self.tracker.name, what, type(error).__name__, error),
             )
         self.lost += 1
+
+
+def _pass_on(error: BaseException) -> None:
+    """Raise what is meant for the program: an exit, or an interrupt of the main thread."""
+    if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+        raise error

@@ -67,7 +67,8 @@ class ProjectConfiguration:
     stop_signals: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        problems = [] if self.total_limit is None else wrong_number("total_limit", self.total_limit)
+        limit = [] if self.total_limit is None else wrong_number("total_limit", self.total_limit)
+        problems = [f"{problem}, or None" for problem in limit]
         problems += wrong_number("iteration", self.iteration, least=0)
         if problems:
             raise ValueError("; ".join(f"ProjectConfiguration: {problem}" for problem in problems))

@@ -106,7 +106,8 @@ def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Setting
         problems.append("gradient_accumulation_steps and gradient_accumulation_plugin: give one of them")
     asked = plugin.num_steps if given.gradient_accumulation_plugin is not None else given.gradient_accumulation_steps
     steps = asked if asked is not None else from_environ.accumulation_steps
-    problems += [] if steps is None else wrong_number("gradient_accumulation_steps", steps)
+    if given.gradient_accumulation_plugin is None and steps is not None:
+        problems += wrong_number("gradient_accumulation_steps", steps)
     kinds = _tried(
         lambda: rng_types_of(["generator"] if given.rng_types is None else given.rng_types), list[RNGType](), problems
     )

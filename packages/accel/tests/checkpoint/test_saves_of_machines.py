@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,8 @@ from accel import Accelerator
 from accel.utils import ProjectConfiguration
 from accel_checkpoint import AsyncWriter, CheckpointError, Snapshot
 from accel_checkpoint.filesystem import Filesystem
-from accel_testing import MakePool, stretched
+from accel_comm.errors import PeerLost
+from accel_testing import MakePool, RankFailure, stretched
 from torch import nn
 
 
@@ -30,8 +32,8 @@ def on_a_machine_of_its_own(folder: str) -> Accelerator:
     return accelerator
 
 
-def save(accelerator: Accelerator) -> None:
-    accelerator.save_state(asynchronous=True)
+def save(accelerator: Accelerator, *, asynchronous: bool = True) -> None:
+    accelerator.save_state(asynchronous=asynchronous)
     accelerator.wait_for_checkpoint()
 
 
@@ -50,7 +52,7 @@ FAILURES: dict[str, tuple[type, str]] = {
 }
 
 
-def fail_on_the_second_machine(folder: str, failure: str) -> tuple[list[str], str, list[str]]:
+def fail_on_the_second_machine(folder: str, failure: str, asynchronous: bool) -> tuple[list[str], str, list[str]]:
     accelerator = on_a_machine_of_its_own(folder)
     own = Path(folder) / str(accelerator.process_index)
     save(accelerator)
@@ -59,18 +61,18 @@ def fail_on_the_second_machine(folder: str, failure: str) -> tuple[list[str], st
             owner, name = FAILURES[failure]
             patch.setattr(owner, name, refuse)
         with pytest.raises(CheckpointError) as error:
-            save(accelerator)
+            save(accelerator, asynchronous=asynchronous)
     left = [name for name in names(own) if not name.startswith(".")]  # a thread may still remove a hidden folder
     save(accelerator)
     return left, str(error.value), names(own)
 
 
-@pytest.mark.parametrize("failure", list(FAILURES))
+@pytest.mark.parametrize(("failure", "asynchronous"), [*((name, True) for name in FAILURES), ("writing", False)])
 def test_no_machine_names_or_removes_a_checkpoint_if_another_fails(
-    failure: str, world: MakePool, tmp_path: Path
+    failure: str, asynchronous: bool, world: MakePool, tmp_path: Path
 ) -> None:
     """In the background too; the next save succeeds."""
-    for left, error, newest in world(2).run(fail_on_the_second_machine, str(tmp_path), failure):
+    for left, error, newest in world(2).run(fail_on_the_second_machine, str(tmp_path), failure, asynchronous):
         assert left == ["checkpoint_0"]
         assert error.startswith("no checkpoint was written:\n  rank 1: ")
         assert "no space left" in error
@@ -104,3 +106,21 @@ def wait_for_the_second_machine(folder: str) -> list[bool]:
 
 def test_a_machine_names_its_checkpoint_when_all_have_written_theirs(world: MakePool, tmp_path: Path) -> None:
     assert world(2).run(wait_for_the_second_machine, str(tmp_path)) == [[False, True]] * 2
+
+
+def end_of_the_second_machine(folder: str) -> None:
+    """It ends while it writes, and its processes cannot be looked at from here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("accel_comm.status_store.own_host", lambda: f"machine {dist.get_rank()}")
+        accelerator = on_a_machine_of_its_own(folder)
+        save(accelerator)
+        if accelerator.process_index == 1:
+            patch.setattr(Filesystem, "write", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        accelerator.save_state()
+
+
+def test_a_machine_hears_in_a_save_that_another_has_ended(world: MakePool, tmp_path: Path) -> None:
+    with pytest.raises(RankFailure) as raised:
+        world(2).run(end_of_the_second_machine, str(tmp_path))
+    assert isinstance(raised.value.errors[0], PeerLost), raised.value
+    assert [names(tmp_path / rank)[-1] for rank in ("0", "1")] == ["checkpoint_0"] * 2

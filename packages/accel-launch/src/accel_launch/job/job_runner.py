@@ -143,11 +143,13 @@ def supervised(
             bound=bound,
             own_groups=bound and not has_terminal(),
         )
+        well = False
         try:
             yield supervisor
+            well = supervisor.well
         finally:
             stack.close()
-            if bound and not supervisor.well:
+            if bound and not well:
                 end_job(folder, since=began)
 
 

@@ -89,5 +89,6 @@ class MessageLoop:
                     line.acts[what](line, *content)
             except (LookupError, TypeError, ValueError, AttributeError, RecursionError):  # no launcher of ours
                 over = True
+                break
         if over and line in self.lines:
             self._give_up(line, "its launcher has ended, or the way to it")

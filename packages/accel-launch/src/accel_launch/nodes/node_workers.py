@@ -144,7 +144,7 @@ class NodeWorkers:
 
     def _watch(self, supervisor: Supervisor, peers: Peers) -> None:
         """Wait until the processes of this machine have ended, and end them if another machine has failed."""
-        announced, over, well_s = 0, False, time.monotonic()
+        announced, over, heard_s = 0, False, inf
         while not over:
             over = supervisor.step(STEP_S)
             for ended in supervisor.failures[announced:]:
@@ -153,11 +153,11 @@ class NodeWorkers:
                     _announce(peers, ended, supervisor.outside)
             peers.look()
             failure = peers.elsewhere
-            if failure is None:
-                well_s = time.monotonic()
-            elif not (over or supervisor.failures or supervisor.ending):
+            if failure is not None:
+                heard_s = min(heard_s, time.monotonic())
+            if failure is not None and not (over or supervisor.failures or supervisor.ending):
                 # one that has lost a peer may have lost one of this machine, which is still to say why
-                if failure.order == LOST_PEER and time.monotonic() - well_s < PEER_S:
+                if failure.order == LOST_PEER and time.monotonic() - heard_s < PEER_S:
                     continue
                 grace_s = self._grace_s if failure.outside else FAILURE_GRACE_S
                 supervisor.end_others(save=failure.code == STOPPED, grace_s=grace_s)

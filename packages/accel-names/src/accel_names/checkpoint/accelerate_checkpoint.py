@@ -104,7 +104,7 @@ class AccelerateCheckpoint:
         try:
             return read()
         except CheckpointError as error:
-            self.problems.append(str(error).splitlines()[0])
+            self.problems.append(str(error))
             return None
 
     def _weights(self, place: int, model: nn.Module) -> Path:
@@ -182,7 +182,10 @@ class AccelerateCheckpoint:
         path = self.folder / name
         if not path.is_file():
             raise CheckpointError(f"{name} is missing")
-        state = read_plain(path)
+        try:
+            state = read_plain(path)
+        except CheckpointError as error:
+            raise CheckpointError(str(error).splitlines()[0]) from None
         if not isinstance(state, dict):
             raise CheckpointError(f"{name} holds a {type(state).__name__}, not a state")
         return state

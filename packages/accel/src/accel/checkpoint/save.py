@@ -112,6 +112,8 @@ class StateSaver:
         work = partial(self._write_part, name) if by_all else partial(self._write_whole, name, writers)
         if asynchronous:
             self._write_in_background(job, work)
+        elif len(writers) > 1 and not by_all:
+            self._write_on_each_machine(job)
         else:
             self._finish("save_state: written", partial(work, job))
         return target
@@ -204,18 +206,26 @@ class StateSaver:
 
     def _write_whole(self, name: str, writers: list[int], job: SaveJob) -> None:
         """Write all, and name it if all these ranks have written theirs."""
-
-        def write() -> None:
-            job.write_own(self.newest)
-            job.seal()
-
         named = False
         try:
-            if self._consensus.done_by_all(writers, name, write):
+            if self._consensus.done_by_all(writers, name, partial(self._write_own, job)):
                 self._commit(job)
                 named = True
         finally:
             job.end(named=named)
+
+    def _write_own(self, job: SaveJob) -> None:
+        job.write_own(self.newest)
+        job.seal()
+
+    def _write_on_each_machine(self, job: SaveJob) -> None:
+        """Write all and, in a round of its own, name it: a round hears of the end of another machine, a note never."""
+        try:
+            self._finish("save_state: written", partial(self._write_own, job))
+            self._finish("save_state: named", partial(self._commit, job))
+        except BaseException:
+            job.abandon()
+            raise
 
     def _write_part(self, name: str, job: SaveJob) -> None:
         """Write the part of this rank, and name the checkpoint on the main process when all have written theirs."""
