@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import final
 
 import torch
@@ -75,7 +75,10 @@ class AsyncWriter:
     """
 
     def __init__(self) -> None:
-        self._writing: Future[None] | None = None
+        # an event, and not `Thread.join`: before Python 3.13 a thread counts as ended if its join was interrupted
+        self._idle = threading.Event()
+        self._idle.set()
+        self._error: Exception | None = None
 
     def begin(self, write: Callable[[], None]) -> None:
         """Wait for the previous write, and begin this write in a thread of its own.
@@ -88,14 +91,28 @@ class AsyncWriter:
             RuntimeError: The system has no more threads.
         """
         self.wait()
-        self._thread = ThreadPoolExecutor(1, "accel-checkpoint")
-        self._writing = self._thread.submit(write)
+
+        def run() -> None:
+            try:
+                write()
+            except Exception as error:  # noqa: BLE001 - the next wait raises it
+                self._error = error
+            finally:
+                self._idle.set()
+
+        self._idle.clear()
         atexit.register(self._at_exit)
+        try:
+            threading.Thread(target=run, name="accel-checkpoint").start()
+        except RuntimeError:  # the system has no more threads
+            self._idle.set()
+            atexit.unregister(self._at_exit)
+            raise
 
     @property
     def busy(self) -> bool:
         """True while a write is running."""
-        return self._writing is not None and not self._writing.done()
+        return not self._idle.is_set()
 
     def wait(self) -> None:
         """Wait until no write is running.
@@ -103,13 +120,11 @@ class AsyncWriter:
         Raises:
             Exception: The error of the last write, if no call has raised it before.
         """
-        if self._writing is not None:
-            error = self._writing.exception()  # if this is interrupted, the next call waits
-            self._thread.shutdown()
-            self._writing = None
-            atexit.unregister(self._at_exit)
-            if error is not None:
-                raise error
+        self._idle.wait()
+        atexit.unregister(self._at_exit)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def _at_exit(self) -> None:
         try:

@@ -280,7 +280,7 @@ def test_training_goes_on_during_a_save_and_the_next_save_waits(
     assert (tmp_path / "0" / "manifest.json").exists()
     accelerator.wait_for_checkpoint()
     assert (tmp_path / "1" / "manifest.json").exists()
-    assert [one for one in threading.enumerate() if one.name.startswith("accel-checkpoint")] == []
+    assert [one for one in threading.enumerate() if one.name == "accel-checkpoint"] == []
 
 
 def test_memory_stays_what_it_was_over_50_saves(tmp_path: Path) -> None:
