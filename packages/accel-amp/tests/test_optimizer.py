@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from accel_amp import AcceleratedOptimizer, LossScaler
+from accel_amp.optimizer_state import NamedOptimizerState
 from accel_state import AccumulationState
 from accel_testing import assert_same_numbers
 from suite.toy_models import Mlp, Regression
@@ -317,3 +318,15 @@ def test_the_host_looks_at_skips_of_a_fused_optimizer_only_when_asked() -> None:
         assert looks.count == 0
         assert (prepared.step_was_skipped, prepared.steps) == (True, 2)
         assert looks.count == 2
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate parameters")
+def test_a_state_by_names_takes_a_parameter_that_is_listed_twice() -> None:
+    first, second = one(), one()
+    optimizer = Adam([first, first, second])
+    optimizer.step()
+    named = NamedOptimizerState(optimizer, {id(first): "first", id(second): "second"})
+    saved = copy.deepcopy(named.state())
+    optimizer.step()
+    named.load(saved)
+    assert_same_numbers(named.state(), saved, atol=0, rtol=0)

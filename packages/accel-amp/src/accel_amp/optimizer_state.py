@@ -82,7 +82,8 @@ class NamedOptimizerState:
             groups.append({**saved_group, "params": list(group["params"])})
         entries = {number_of.get(name, name): entry for name, entry in saved["state"].items()}
         self._optimizer.load_state_dict({**saved, "state": entries, "param_groups": groups})
-        for number, parameter in zip(name_of, parameters_of(self._optimizer), strict=True):
+        for name, parameter in self._named():
+            number = number_of[name]
             loaded, entry = self._optimizer.state.get(parameter), entries.get(number)
             if not isinstance(loaded, dict) or not isinstance(entry, dict):
                 continue
@@ -93,13 +94,16 @@ class NamedOptimizerState:
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """Return the parameters of the optimizer by their names: that of its position for one of no known model."""
+        return dict(self._named())
+
+    def _named(self) -> list[tuple[str, torch.Tensor]]:
         placed = enumerate(parameters_of(self._optimizer))
-        return {self._names.get(id(parameter), f"parameter {place}"): parameter for place, parameter in placed}
+        return [(self._names.get(id(parameter), f"parameter {place}"), parameter) for place, parameter in placed]
 
     def _name_of(self, state: dict[str, Any]) -> dict[Any, str]:
         """Return the name of each number of a state dict."""
         numbers = [number for group in state["param_groups"] for number in group["params"]]
-        return dict(zip(numbers, self.parameters(), strict=True))
+        return dict(zip(numbers, (name for name, _ in self._named()), strict=True))
 
 
 def _listed(names: set[str]) -> str:

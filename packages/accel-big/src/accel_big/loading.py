@@ -106,7 +106,7 @@ def load_parts(
         CheckpointError: The files are damaged or do not fit the model.
         CannotRun: The map or the dtype is wrong, or the folder is missing.
     """
-    placed = check_device_map(model, device_map)
+    placed = check_device_map(model, device_map, present=True)
     named = vars(torch).get(dtype.removeprefix("torch.")) if isinstance(dtype, str) else dtype
     if dtype is not None and not (isinstance(named, torch.dtype) and named.is_floating_point):
         raise CannotRun(f"dtype={dtype!r}", ["expected a floating-point dtype such as torch.bfloat16 or 'bfloat16'"])
@@ -160,7 +160,7 @@ def _checked(
     state = model.state_dict(keep_vars=True)
     wanted = {name: tensor for name, tensor in tensors.items() if name in stored or name in state}
     shapes = {name: weight.shape for name, weight in stored.items()}
-    require_fit(files[0].parent, shapes, wanted, tensors, strict=strict, problems=problems)
+    require_fit(files[0].parent, shapes, wanted, tensors, strict=strict, problems=problems, same=id)
     return stored
 
 

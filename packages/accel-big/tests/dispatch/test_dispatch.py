@@ -248,3 +248,11 @@ def test_the_order_is_learned_and_what_is_read_ahead_is_bounded() -> None:
     look_ahead.enter(units[3])
     assert not look_ahead._ahead
     look_ahead.leave(units[3])
+
+
+def test_weights_that_were_made_in_inference_mode_are_offloaded() -> None:
+    with torch.inference_mode():
+        model = nn.Linear(3, 3)
+    x = torch.ones(3)
+    expected = model(x)
+    assert cpu_offload(model)(x).equal(expected)

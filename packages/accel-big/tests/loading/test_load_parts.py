@@ -169,3 +169,24 @@ def test_weights_that_accelerate_offloaded_are_read(tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text("[")
     with pytest.raises(CheckpointError, match="not an index of offloaded weights"):
         weights_in(tmp_path)
+
+
+class Odd(nn.Module):
+    """Two parameters in one memory, an empty one with two names, and a sparse buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        self.b.weight.data = self.a.weight.data
+        self.e = nn.Parameter(torch.zeros(0, 3))
+        self.f = self.e
+        self.register_buffer("sparse", torch.eye(3).to_sparse(), persistent=False)
+
+
+def test_a_parameter_that_only_has_the_memory_of_another_is_missed(tmp_path: Path) -> None:
+    """It has a memory of its own as soon as the dtype changes."""
+    save_file({"a.weight": torch.ones(3, 3), "e": torch.zeros(0, 3)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"missing from the files: b\.weight$"):
+        load_checkpoint_in_model(
+            Odd(), tmp_path, dict.fromkeys("abef", "cpu") | {"sparse": "cpu"}, dtype=torch.float64, strict=True
+        )

@@ -186,6 +186,7 @@ def require_fit(
     *,
     strict: bool,
     problems: Sequence[str] = (),
+    same: Callable[[torch.Tensor], object] | None = None,
 ) -> None:
     """Raise if weights do not fit a model. Names that only one of the two has are a warning, unless `strict` is set.
 
@@ -193,14 +194,16 @@ def require_fit(
         folder: The folder of the files.
         stored: The shapes of the weights, by name.
         wanted: The tensors of the model's state.
-        unsaved: Tensors of the model that files need not have, unless they are on the meta device.
+        unsaved: Tensors of the model. Files need not have those that its state lacks, but for those on the meta device.
         strict: Raise if names differ, too.
         problems: What does not fit for other reasons.
+        same: Function whose result is equal for tensors that stay one memory when they are filled; None for those that
+            have the same address.
 
     Raises:
         CheckpointError: It lists all that does not fit.
     """
-    shared = {name: _memory(tensor) for name, tensor in wanted.items() if tensor.numel()}
+    shared = {name: (same or _memory)(tensor) for name, tensor in wanted.items()}
     given = {shared[name] for name in stored if name in shared}
     missing = [name for name in wanted if name not in stored and shared.get(name) not in given]
     in_state = set(map(id, wanted.values()))
@@ -233,6 +236,7 @@ def _memory(tensor: torch.Tensor) -> tuple[str, int]:
     # All tensors on meta and on XLA have the address 0, and parts of different tensors may; tied ones are one object.
     # A wrapper of other tensors has none.
     no_address = tensor.is_meta or is_distributed(tensor) or is_traceable_wrapper_subclass(tensor)
+    no_address = no_address or tensor.layout != torch.strided
     address = 0 if no_address else tensor.data_ptr()
     return ("address", address) if address else ("object", id(tensor))
 

@@ -75,7 +75,7 @@ class OffloadedUnit:
         """Put values into the modules. They have no gradients, which nobody would keep."""
         with torch.inference_mode(False):
             for slot, tensor, placeholder in zip(self.slots, tensors, self._placeholders, strict=True):
-                slot.tensors[slot.leaf] = like_kind(tensor, placeholder).requires_grad_(False)
+                slot.tensors[slot.leaf] = like_kind(tensor, placeholder, trains=False)
 
     def remove(self) -> None:
         """Replace the values by placeholders."""

@@ -64,11 +64,17 @@ def named_tensors(module: nn.Module, *, recurse: bool = True) -> dict[str, torch
     return {**dict(parameters), **dict(module.named_buffers(recurse=recurse, remove_duplicate=False))}
 
 
-def like_kind(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return values as a parameter with the attributes of another tensor if that is one, or as they are."""
+def like_kind(values: torch.Tensor, tensor: torch.Tensor, *, trains: bool = True) -> torch.Tensor:
+    """Return values as a parameter with the attributes of another tensor if that is one, or as they are.
+
+    Args:
+        values: The values.
+        tensor: The other tensor.
+        trains: Whether it has gradients, if the other one has.
+    """
     if not isinstance(tensor, nn.Parameter):
         return values
-    parameter = nn.Parameter(values, requires_grad=tensor.requires_grad)
+    parameter = nn.Parameter(values, requires_grad=trains and tensor.requires_grad)
     parameter.__dict__.update(tensor.__dict__)
     return parameter
 

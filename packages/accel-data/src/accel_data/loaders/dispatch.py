@@ -37,7 +37,7 @@ class Dispatch:
             tensors.
 
     Collective:
-        Every rank of the transport must call `begun`, `told` and `served`, and take each batch.
+        Every rank of the transport must call `on_zero` and `served`, and take each batch.
     """
 
     def __init__(
