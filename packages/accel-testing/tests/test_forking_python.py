@@ -222,6 +222,23 @@ def test_signals_while_the_program_ends_change_nothing(forking_python: str) -> N
             assert (stub.returncode, stub.stderr.read()) == (0, "")
 
 
+def test_signals_that_nobody_reads_for_a_while_do_not_end_the_stub(forking_python: str) -> None:
+    code = "import os, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(os.getppid(), flush=True); input()"
+    with subprocess.Popen(
+        [forking_python, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as stub:
+        assert stub.stdout is not None
+        assert stub.stderr is not None
+        monitor = int(stub.stdout.readline())
+        os.kill(monitor, signal.SIGSTOP)
+        for _ in range(2000):
+            stub.send_signal(signal.SIGUSR1)
+            time.sleep(0.0002)
+        os.kill(monitor, signal.SIGCONT)
+        assert stub.communicate("\n", timeout=SOON_S)[1] == ""
+        assert stub.returncode == 0
+
+
 def lives(pid: int) -> bool:
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]

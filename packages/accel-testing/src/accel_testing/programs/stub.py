@@ -112,9 +112,10 @@ def main() -> None:
 
     def pass_on(number: int, frame: object) -> None:
         try:  # noqa: SIM105 - as above
-            server.send(bytes([number]))
+            # without a wait: the next signal would call this function inside of it, and so on
+            server.send(bytes([number]), _socket.MSG_DONTWAIT)
         except OSError:
-            pass  # the program has ended, and its answer is on its way
+            pass  # the program has ended, and its answer is on its way; or some hundreds of signals are
 
     for number in passed_on:
         if number not in ignored and number not in IGNORED_BY_PYTHON:
