@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
+import secrets
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -52,8 +52,7 @@ def cover_once(shape: tuple[int, ...], boxes: Iterable[Box]) -> bool:
     # The coordinates of each dim move to random places. Volumes are then polynomials of these places, which are equal
     # only if each number is in one block; others have equal values with a probability below dims / 2**64
     # (Schwartz and Zippel). So the cost grows with the number of blocks, and not with its square.
-    draw = random.Random().getrandbits  # not the generator of the script
-    places: defaultdict[tuple[int, int], int] = defaultdict(lambda: draw(64))
+    places: defaultdict[tuple[int, int], int] = defaultdict(lambda: secrets.randbits(64))
 
     def volume(box: Box) -> int:
         spans = enumerate(zip(box.offset, box.shape, strict=True))
