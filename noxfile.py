@@ -65,9 +65,9 @@ ALONE = {
 TESTED_BESIDE = {"accel-comm": ("accel-state",)}
 
 CORES = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-# Three processes for two cores, as tests wait for processes that they start. A file's tests stay together, as they may
+# Two processes for each core, as tests wait for processes that they start. A file's tests stay together, as they may
 # share a fixture; the files that take longest are the first to start.
-PARALLEL = ("--numprocesses", str(CORES + CORES // 2), "--dist", "loadfile", "--no-loadscope-reorder")
+PARALLEL = ("--numprocesses", str(2 * CORES), "--dist", "loadfile", "--no-loadscope-reorder")
 # What takes seconds to import, and many tests of a whole suite need: once for all processes that are forked.
 PRELOAD = tuple(
     f"--preload={module}"
@@ -187,7 +187,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Runs the suite, with three processes for two cores; arguments go to pytest (`-- -n 0 --pdb` runs it in one)."""
+    """Runs the suite, with two processes for each core; arguments go to pytest (`-- -n 0 --pdb` runs it in one)."""
     shared(session)
     in_shared(session, "pytest", *PARALLEL, *PRELOAD, *of_suite(session))
 

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -119,6 +120,21 @@ def test_the_machine_that_failed_by_itself_is_blamed_and_not_the_first() -> None
     here = JobResult(2, ProcessExit(0, 9, 1, ("python",)))
     judged = workers_of_two()._judge(here, zero)
     assert (judged.elsewhere, judged.first, judged.code) == (one, None, 137)
+
+
+@pytest.mark.parametrize(("status", "told"), [(1, 2), (-6, 1)])
+def test_what_a_rank_elsewhere_has_lost_is_announced_though_it_ends_later(status: int, told: int) -> None:
+    """The root cause: the rank that lost it may end before it, and be heard of first."""
+    one = peers_of(SharedBoard(), 1, HOSTS[:2])
+    one.publish("failures", asdict(NodeFailure(0, "node1", "  rank 0 lost rank 1", 1, order=LOST_PEER)))
+    one.look()
+    supervisor = Supervisor([], EndsAtOnce())
+    supervisor.failures.append(ProcessExit(1, 9, status, ("python",)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Supervisor, "step", lambda *_: True)
+        workers_of_two()._watch(supervisor, one)
+    one.look()
+    assert [failure.machine for failure in one.failures] == [0, 1][:told]
 
 
 def test_a_launcher_that_is_ended_while_it_waits_has_128_and_the_signal() -> None:

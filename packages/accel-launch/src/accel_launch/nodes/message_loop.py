@@ -18,7 +18,7 @@ AGAIN_S = 0.02
 
 @final
 class MessageLoop:
-    """Connections to other launchers. Each gives a sign of life, and has one sent, in `BEAT_S`.
+    """The connections to other launchers. Each gives a sign of life, and has one sent, in `BEAT_S`.
 
     Args:
         give_up: Called with a line that is silent, has ended, or says what no launcher says, and why. It may drop it.

@@ -148,8 +148,9 @@ class NodeWorkers:
         while not over:
             over = supervisor.step(STEP_S)
             for ended in supervisor.failures[announced:]:
-                announced += 1
-                if peers.elsewhere is None or ended.status == STOPPED:
+                announced, heard = announced + 1, peers.elsewhere
+                # one that has lost a peer may be heard of before what it has lost has ended here
+                if heard is None or ended.status == STOPPED or heard.order == LOST_PEER > ended.order:
                     _announce(peers, ended, supervisor.outside)
             peers.look()
             failure = peers.elsewhere
