@@ -4,19 +4,21 @@ import signal
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from accel_launch.cli.options import LaunchSettings
 from accel_launch.job.job import Job
 from accel_launch.job.plan import HostInfo
+from accel_launch.nodes import node_workers
 from accel_launch.nodes.board import Board, BoardLost
 from accel_launch.nodes.node_spec import NodeSpec
 from accel_launch.nodes.node_workers import NodeWorkers
 from accel_launch.nodes.peers import NodeFailure, Peers
 from accel_launch.report.job_result import KILLED, LOST_PEER, SAID, JobResult, ProcessExit
 from accel_launch.supervise.signals import Interrupted, SignalEvent, SignalSource
-from accel_launch.supervise.supervisor import Supervisor
+from accel_launch.supervise.supervisor import PEER_S, Supervisor
 
 HOSTS, COUNTS = ("node1", "node2", "node3"), (2, 3, 1)
 
@@ -135,6 +137,25 @@ def test_what_a_rank_elsewhere_has_lost_is_announced_though_it_ends_later(status
         workers_of_two()._watch(supervisor, one)
     one.look()
     assert [failure.machine for failure in one.failures] == [0, 1][:told]
+
+
+def test_a_launcher_that_was_stopped_waits_for_a_cause_from_when_it_hears_of_a_lost_peer() -> None:
+    """T26: a process of this machine may be what was lost, and is still to say why."""
+    one, supervisor, clock, ended = peers_of(SharedBoard(), 1, HOSTS[:2]), Supervisor([], EndsAtOnce()), [0.0], []
+
+    def step(*_: object) -> bool:
+        clock[0] += 0.1
+        if 0.25 < clock[0] < 0.35:
+            clock[0] += 3
+            one.publish("failures", asdict(NodeFailure(0, "node1", "  rank 0 lost rank 1", 1, order=LOST_PEER)))
+        return clock[0] > 8
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_workers, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+        patch.setattr(Supervisor, "step", step)
+        patch.setattr(Supervisor, "end_others", lambda *_, **__: ended.append(clock[0]))
+        workers_of_two()._watch(supervisor, one)
+    assert ended[0] == pytest.approx(3.3 + PEER_S, abs=0.15)
 
 
 def test_a_launcher_that_is_ended_while_it_waits_has_128_and_the_signal() -> None:
