@@ -35,9 +35,9 @@ Weights = dict[str, dict[str, Any]]
 class StateSaver:
     """The saver of checkpoints.
 
-    A save takes two rounds of messages: what all have to write, and whether it was written. Hooks take two more.
-    Random numbers go to the ranks that write, and to no other. Ranks that write parts of one checkpoint tell the main
-    process in the store when they have, and so do the main processes of machines that each write one.
+    A save takes two rounds of messages: what all have to write, and whether it was written. Hooks take two more, and
+    one more is taken if several machines write a checkpoint each. Random numbers go to the ranks that write, and to no
+    other. Ranks that write parts of one checkpoint tell the main process in the store when they have.
 
     Args:
         processes: The processes that take part.
