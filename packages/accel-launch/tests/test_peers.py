@@ -139,7 +139,7 @@ def test_what_a_rank_elsewhere_has_lost_is_announced_though_it_ends_later(status
     assert [failure.machine for failure in one.failures] == [0, 1][:told]
 
 
-def test_a_launcher_that_was_stopped_waits_for_a_cause_from_when_it_hears_of_a_lost_peer() -> None:
+def test_a_stopped_launcher_waits_for_the_cause_of_a_lost_peer_anew() -> None:
     """T26: a process of this machine may be what was lost, and is still to say why."""
     one, supervisor, clock, ended = peers_of(SharedBoard(), 1, HOSTS[:2]), Supervisor([], EndsAtOnce()), [0.0], []
 
