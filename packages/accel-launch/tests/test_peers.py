@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from accel_launch.cli.options import LaunchSettings
+from accel_launch.job import job_runner
 from accel_launch.job.job import Job
 from accel_launch.job.plan import HostInfo
 from accel_launch.nodes import node_workers
@@ -166,3 +167,15 @@ def test_a_launcher_that_is_ended_while_it_waits_has_128_and_the_signal() -> Non
     peers.look()
     assert [(failure.code, failure.outside) for failure in peers.failures] == [(143, True)]
     assert said[0].endswith("by SIGTERM from outside, while this launcher waited for machine 1, node2 to end")
+
+
+def test_what_ranks_have_left_is_ended_if_the_wait_is_interrupted() -> None:
+    """The own processes had ended well by then."""
+    ended: list[bool] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_runner, "end_job", lambda *_, **__: ended.append(True))
+        patch.setattr(Supervisor, "well", True)
+        job = Job(LaunchSettings(), ("python",), {}, HostInfo(1, 0), 1)
+        with pytest.raises(Interrupted), job_runner.supervised(job, EndsAtOnce(), None, attempt=0):
+            raise Interrupted(signal.SIGTERM, "machine 1, node2 to end")
+    assert ended

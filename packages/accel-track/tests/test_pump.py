@@ -133,3 +133,16 @@ def test_a_tracker_says_what_it_lacks() -> None:
     blank = GeneralTracker(_blank=True)
     blank.log({"a": 1})
     blank.finish()
+
+
+def test_an_interrupt_while_the_arguments_of_calls_are_read_is_passed_on() -> None:
+    """It is the program's; the calls are not read again one by one."""
+    interrupts = [KeyboardInterrupt()]
+
+    def read(batch: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        if interrupts:
+            raise interrupts.pop()
+        return batch
+
+    with pytest.raises(KeyboardInterrupt):
+        Delivery(Fragile(), read).deliver([DueCall("log", (1,)), DueCall("log", (2,))])

@@ -180,13 +180,26 @@ class Odd(nn.Module):
         self.b.weight.data = self.a.weight.data
         self.e = nn.Parameter(torch.zeros(0, 3))
         self.f = self.e
-        self.register_buffer("sparse", torch.eye(3).to_sparse(), persistent=False)
+        self.register_buffer("sparse", torch.eye(3).to_sparse())
 
 
 def test_a_parameter_that_only_has_the_memory_of_another_is_missed(tmp_path: Path) -> None:
     """It has a memory of its own as soon as the dtype changes."""
     save_file({"a.weight": torch.ones(3, 3), "e": torch.zeros(0, 3)}, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"missing from the files: b\.weight$"):
+    with pytest.raises(CheckpointError, match=r"missing from the files: b\.weight"):
         load_checkpoint_in_model(
             Odd(), tmp_path, dict.fromkeys("abef", "cpu") | {"sparse": "cpu"}, dtype=torch.float64, strict=True
         )
+
+
+def test_a_buffer_without_an_address_is_missed_like_any_other(tmp_path: Path) -> None:
+    save_file({"a.weight": torch.ones(3, 3), "e": torch.zeros(0, 3)}, tmp_path / "model.safetensors")
+    with pytest.warns(UserWarning, match="missing from the files: sparse"):
+        load_checkpoint_in_model(Odd(), tmp_path)
+
+
+def test_a_device_that_this_machine_lacks_is_refused(whole: nn.Sequential, tmp_path: Path) -> None:
+    save_weights(whole.state_dict(), tmp_path)
+    there = torch.accelerator.device_count()
+    with pytest.raises(CannotRun, match=f"'1': {there}: "):
+        load_checkpoint_in_model(make(), tmp_path, {"0": "cpu", "1": there, "2": "cpu"})
