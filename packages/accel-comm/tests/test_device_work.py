@@ -2,6 +2,8 @@
 
 import ctypes
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +18,7 @@ class Driver:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, platform: str, *, has_modes: bool = True) -> None:
         self.mode = threading.local()
         self.exchanges: list[str] = []
-        self.broken = False
+        self.broken = self.contexts_elsewhere = False
         self.libraries: list[str] = []
         self.has_modes = has_modes
         # found anew by each test, as threads may get the number of one that has ended
@@ -24,6 +26,17 @@ class Driver:
         monkeypatch.setattr("torch.version.cuda", "13.0" if platform == "cuda" else None)
         monkeypatch.setattr("torch.version.hip", "7.0" if platform == "hip" else None)
         monkeypatch.setattr(ctypes, "CDLL", self.library)
+        self.current = threading.local()
+        monkeypatch.setattr("torch.accelerator.device_index", self.device_index)
+
+    @contextmanager
+    def device_index(self, index: int) -> Iterator[None]:
+        self.current.index = index
+        yield
+        self.current.index = 0
+
+    def stream(self) -> Any:
+        return SimpleNamespace(record_event=lambda: self, device=SimpleNamespace(index=1))
 
     def library(self, name: str) -> Any:
         self.libraries.append(name)
@@ -42,11 +55,13 @@ class Driver:
         # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, hipStreamCaptureModeThreadLocal
         if getattr(self.mode, "value", 0) != 1 and threading.current_thread() is not threading.main_thread():
             self.broken = True
+        if getattr(self.current, "index", 0) != 1 and threading.current_thread() is not threading.main_thread():
+            self.contexts_elsewhere = True
         return True
 
 
 def asked_by_another_thread(driver: Driver, times: int = 1) -> list[bool]:
-    work, answers = DeviceWork(SimpleNamespace(record_event=lambda: driver)), list[bool]()
+    work, answers = DeviceWork(driver.stream()), list[bool]()
     thread = threading.Thread(target=lambda: answers.extend(work.done() for _ in range(times)), name="watchdog")
     thread.start()
     thread.join()
@@ -73,7 +88,7 @@ def test_each_thread_has_a_mode_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_mode_of_the_thread_that_captures_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(monkeypatch, "cuda")
-    assert DeviceWork(SimpleNamespace(record_event=lambda: driver)).done()
+    assert DeviceWork(driver.stream()).done()
     assert driver.exchanges == []
 
 
@@ -84,3 +99,10 @@ def test_a_device_without_modes_is_asked_all_the_same(
     driver = Driver(monkeypatch, platform, has_modes=has_modes)
     assert asked_by_another_thread(driver) == [True]
     assert driver.exchanges == []
+
+
+def test_a_thread_makes_no_context_on_the_first_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(monkeypatch, "cuda")
+    assert asked_by_another_thread(driver, 2) == [True] * 2
+    assert not driver.contexts_elsewhere
+    assert not hasattr(driver.current, "index"), "the device of the thread that trains is its own"

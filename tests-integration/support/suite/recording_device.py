@@ -79,6 +79,7 @@ class _Stream:
 
     def __init__(self, device: RecordingDevice, name: str) -> None:
         self._device, self._name = device, name
+        self.device = device.device
         self._before: list[str] = []
 
     def wait_stream(self, other: _Stream) -> None:

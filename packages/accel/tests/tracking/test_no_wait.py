@@ -1,12 +1,15 @@
 """Logging makes the host wait for no device."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
 from accel import Accelerator
-from accel.tracking import GeneralTracker
+from accel.tracking import GeneralTracker, captured
 from accel_testing import MakePool
 from suite.recording_backend import missing, register
 from suite.recording_device import RecordingDevice
@@ -74,3 +77,24 @@ def test_logging_waits_for_no_device(world: MakePool) -> None:
 def test_a_wait_of_a_script_is_seen(world: MakePool) -> None:
     ((waits, _),) = world(1, join=False).run(logged, True)
     assert waits == 3
+
+
+def test_the_thread_that_delivers_waits_on_the_device_of_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread begins on the first device, on which each process would get a context."""
+    current, waited = [0], list[int]()
+
+    @contextmanager
+    def device_index(index: int) -> Iterator[None]:
+        current.append(index)
+        yield
+        current.pop()
+
+    monkeypatch.setattr("torch.accelerator.device_index", device_index)
+    device = RecordingDevice(register())
+    event = SimpleNamespace(synchronize=lambda: waited.append(current[-1]))
+    stream = SimpleNamespace(device=torch.device(device.device.type, 3), record_event=lambda: event)
+    with device.installed():
+        monkeypatch.setattr("torch.accelerator.current_stream", lambda _: stream)
+        _, wait = captured.captured({"loss": device.put(torch.tensor(1.0))})
+    assert wait is not None and wait()
+    assert (waited, current) == ([3], [0])

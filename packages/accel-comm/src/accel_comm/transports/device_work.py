@@ -22,14 +22,20 @@ class DeviceWork:
     """The work that a stream was asked for until now."""
 
     def __init__(self, stream: Any) -> None:
-        self._event = stream.record_event()
+        self._event, self._device = stream.record_event(), stream.device
 
     def done(self) -> bool:
         """Return whether the device has done the work, also while another thread captures a graph."""
-        if threading.current_thread() is not threading.main_thread() and not vars(_permitted):
+        if threading.current_thread() is threading.main_thread():
+            return bool(self._event.query())
+        if not vars(_permitted):
             _permitted.once = True
             _permit_queries_in_captures()
-        return bool(self._event.query())
+        import torch
+
+        # a thread begins on the first device, on which the driver would make a context of this process
+        with torch.accelerator.device_index(self._device.index):
+            return bool(self._event.query())
 
 
 def _permit_queries_in_captures() -> None:

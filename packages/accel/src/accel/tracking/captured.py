@@ -36,7 +36,8 @@ def captured(values: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[], bo
             _tell_too_deep(name)
     if not devices:
         return kept, None
-    events = [torch.accelerator.current_stream(device).record_event() for device in devices if runs_on_streams(device)]
+    streams = [torch.accelerator.current_stream(device) for device in devices if runs_on_streams(device)]
+    events = [(stream.device, stream.record_event()) for stream in streams]
     return kept, partial(_wait, events) if events else None
 
 
@@ -46,9 +47,11 @@ def _tell_too_deep(name: str) -> None:
     logger.warning("log: %s holds itself, or is nested too deeply, and is recorded as None", name)
 
 
-def _wait(events: list[torch.Event]) -> bool:
-    for event in events:
-        event.synchronize()
+def _wait(events: list[tuple[torch.device, torch.Event]]) -> bool:
+    for device, event in events:
+        # a thread begins on the first device, on which the driver would make a context of this process
+        with torch.accelerator.device_index(device.index):
+            event.synchronize()
     return True
 
 
