@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 
 CUDA = torch.device("cuda:0")
 _aten = torch.ops.aten
+_JOINS = (_aten.stack.default, _aten.cat.default)
 _COPIES = (_aten._to_copy.default, _aten.copy_.default)
 #: the host has to know how many elements they give, or whether all are equal
 _WAITING = {
@@ -170,6 +171,8 @@ class RecordingDevice:
             return func(args[0].numbers)
         if func in _COPIES and (copied := self._copied(func, args, kwargs)) is not None:
             return copied
+        if func in _JOINS and len({type(one) for one in args[0]}) > 1:
+            raise RuntimeError(f"{func}: expected all tensors to be on the same device, as a GPU does")
         on_device = [DeviceTensor in map(type, args)]
         plain_args, plain_kwargs = tree_map(lambda value: _plain(value, on_device), (args, kwargs))
         if plain_kwargs.get("device") is not None and torch.device(plain_kwargs["device"]).type == self.device.type:

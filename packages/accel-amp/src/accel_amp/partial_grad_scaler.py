@@ -18,6 +18,7 @@ class PartialGradScaler(torch.amp.GradScaler):
     The GradScaler of torch checks distributed tensors of one kind only, and exchanges values once for each.
     """
 
+    @torch.no_grad()
     def _unscale_grads_(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> dict[torch.device, torch.Tensor]:
         # torch reads the groups of an optimizer only, which `_Parts` has
         return super()._unscale_grads_(_Parts(optimizer), *args, **kwargs)  # type: ignore[arg-type]

@@ -177,6 +177,7 @@ class WindowScaler:
         one = self._newest[1] / (self._transport.size * self._accumulation.every)
         return torch.exp2(torch.log2(one.clamp(min=1)).round())
 
+    @torch.no_grad()
     def _rescale(self, factor: torch.Tensor | float) -> None:
         """Multiply the gradients of the window so far."""
         if self._rescale_elsewhere is not None:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 import torch
 import torch.distributed as dist
 from accel_amp import local_part
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement
 
 #: the groups of ranks among which the parts of a gradient are spread
 Groups = tuple[dist.ProcessGroup, ...]
@@ -30,6 +31,7 @@ def with_gradients(parameters: Iterable[torch.Tensor], call: str) -> list[torch.
     return listed
 
 
+@torch.no_grad()
 def clip_sharded_norm(parameters: Iterable[torch.Tensor], max_norm: float, *, kind: float = 2.0) -> torch.Tensor:
     """Return the norm of all gradients, each part counted once, and scale gradients down if it exceeds a limit.
 
@@ -49,10 +51,12 @@ def clip_sharded_norm(parameters: Iterable[torch.Tensor], max_norm: float, *, ki
     for gradient in map(local_part, gradients):
         alike.setdefault((gradient.device, gradient.dtype), []).append(gradient)
     for (device, _), held in alike.items():
-        torch._foreach_mul_(held, factor.to(device, non_blocking=True))
+        # the host would read a number that it does not wait for
+        torch._foreach_mul_(held, factor.to(device, non_blocking=device.type != "cpu"))
     return norm
 
 
+@torch.no_grad()
 def sharded_norm(gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
     """Return the norm of gradients of which ranks hold parts.
 
@@ -68,23 +72,39 @@ def sharded_norm(gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.
     """
     if kind == 0:
         raise ValueError("norm_type=0 with sharded parameters: expected another number, inf or -inf")
-    spread: dict[Groups, list[torch.Tensor]] = {}
-    for gradient in gradients:
-        spread.setdefault(_groups(gradient), []).append(local_part(gradient))
-    parts = [_norm_over(groups, held, kind) for groups, held in spread.items()]
-    if not parts:
+    if not gradients:
         return torch.zeros((), device="cpu")
+    # gradients of offloaded parameters are on the host, beside those of whole parameters, and the norm is where groups
+    # exchange
+    place = _place(gradients)
+    spread: dict[tuple[Groups, torch.device], list[torch.Tensor]] = {}
+    known: dict[tuple[DeviceMesh, tuple[Placement, ...]], Groups] = {}
+    for gradient in gradients:
+        groups: Groups = ()
+        if isinstance(gradient, DTensor):
+            layout = gradient.device_mesh, gradient.placements
+            if layout not in known:
+                known[layout] = _groups(*layout)
+            groups = known[layout]
+        part = local_part(gradient)
+        spread.setdefault((groups, part.device), []).append(part)
+    parts = [_norm_over(groups, held, kind, place) for (groups, _), held in spread.items()]
     return parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), kind)
 
 
-def _norm_over(groups: Groups, held: Sequence[torch.Tensor], kind: float) -> torch.Tensor:
-    """Return the norm of tensors whose parts are on the ranks of the same groups."""
+def _place(gradients: Sequence[torch.Tensor]) -> torch.device:
+    first = gradients[0]
+    return torch.device(first.device_mesh.device_type) if isinstance(first, DTensor) else first.device
+
+
+def _norm_over(groups: Groups, held: Sequence[torch.Tensor], kind: float, place: torch.device) -> torch.Tensor:
+    """Return the norm of tensors of one device, whose parts are on the ranks of the same groups."""
     wide = torch.float64 if held[0].dtype == torch.float64 else torch.float32
     filled = [part for part in held if part.numel()]
     # what an empty part adds to a sum of powers is nothing, and it has no smallest number
     nothing = torch.full((), math.inf if kind < 0 else 0.0, dtype=wide, device=held[0].device)
     norms = torch._foreach_norm(filled, kind, dtype=wide) if filled else [nothing]
-    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(norms)), kind)
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(norms)), kind).to(place)
     if not groups:
         return norm
     if math.isinf(kind):
@@ -99,10 +119,7 @@ def _over(number: torch.Tensor, groups: Groups, how: dist.ReduceOp.RedOpType) ->
     return number
 
 
-def _groups(gradient: torch.Tensor) -> Groups:
-    if not isinstance(gradient, DTensor):
-        return ()
-    mesh = gradient.device_mesh
+def _groups(mesh: DeviceMesh, placements: Sequence[Placement]) -> Groups:
     # a part of a part, as of a layer that is divided and then sharded, is no `Shard` in newer versions of torch
-    axes = [axis for axis, placement in enumerate(gradient.placements) if not placement.is_replicate()]
+    axes = [axis for axis, placement in enumerate(placements) if not placement.is_replicate()]
     return tuple(mesh.get_group(axis) for axis in axes if mesh.size(axis) > 1)

@@ -1,11 +1,13 @@
 """Layers that are divided over ranks train as one process does; the loop does not change."""
 
 from typing import Any, NamedTuple, cast
+from unittest.mock import patch
 
 import pytest
 import torch
 from accel import Accelerator, ParallelismConfig
 from accel_amp import LossScaler, local_part
+from accel_parallel.stages.gradient_comparison import GradientComparison
 from accel_parallel.stages.tensor_plan import TensorPlanError
 from accel_testing import MakePool, RankFailure
 from suite.soak import in_soak
@@ -218,6 +220,40 @@ def centre() -> None:
 def test_unlike_gradients_with_equal_sums_are_refused(world: MakePool) -> None:
     with pytest.raises(RankFailure, match=r"shift is whole on all 2 ranks .* its gradients differ .* random numbers"):
         world(2).run(centre)
+
+
+class WithSpare(nn.Module):
+    """One of its parameters never gets a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+        self.down = nn.Linear(4, 4)
+        self.spare = nn.Parameter(torch.zeros(4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.down(torch.tanh(self.up(inputs)))
+        return outputs
+
+
+def backwards_that_compare() -> list[bool]:
+    plan = {"up": "colwise", "down": "rowwise"}
+    accelerator = Accelerator(cpu=True, parallelism_config=ParallelismConfig(tp_size=2, tp_plan=plan))
+    model = accelerator.prepare(WithSpare())
+    with patch.object(
+        GradientComparison, "_largest", autospec=True, side_effect=GradientComparison._largest
+    ) as largest:
+        counts = []
+        for _ in range(10):
+            before = largest.call_count
+            accelerator.backward(model(torch.ones(2, 4)).sum())
+            counts.append(largest.call_count > before)
+    return counts
+
+
+def test_a_parameter_without_gradients_ends_the_comparison(world: MakePool) -> None:
+    """Each look is an exchange of the world, and a wait for the device."""
+    assert world(2).run(backwards_that_compare) == [[True] * 8 + [False] * 2] * 2
 
 
 class MisplacedRow(Misplaced):

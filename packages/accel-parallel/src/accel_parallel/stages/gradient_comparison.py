@@ -21,6 +21,8 @@ from accel_parallel.stages.tensor_plan import TensorPlanError
 UNLIKE = 1e-2
 #: numbers of a gradient that are compared at a time
 CHUNK = 1 << 22
+#: backwards after which a parameter without a gradient is waited for no more
+LAST = 8
 
 
 @final
@@ -31,13 +33,15 @@ class GradientComparison:
     group of such ranks compares its own part, and all ranks of the job hear of it at the end of the backward, which
     raises TensorPlanError on all of them.
 
+    A parameter that has no gradient after some backwards is not compared: each look exchanges and waits for the device.
+
     Args:
         model: The sharded model.
         mesh: Mesh of the ranks that divide layers.
         device: Device to exchange on.
 
     Collective:
-        All ranks of the job must call backward, until each parameter has had a gradient.
+        All ranks of the job must call backward, until each parameter has had a gradient or eight backwards have ended.
     """
 
     def __init__(self, model: nn.Module, mesh: DeviceMesh, device: torch.device) -> None:
@@ -45,6 +49,7 @@ class GradientComparison:
         trained = [(path, parameter) for path, parameter in model.named_parameters() if parameter.requires_grad]
         self._pending = {path: parameter for path, parameter in trained if not _is_divided(parameter)}
         self._backward: int | None = None
+        self._left = LAST
         # data ranks may use different parameters, but never none
         hooked: list[Any] = [parameter for _, parameter in trained] if self._pending else []
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._await_end) for parameter in hooked]
@@ -74,7 +79,8 @@ class GradientComparison:
                 ' activations: put its module into tp_plan, as "sequence_parallel" or "replicated_with_grad_allreduce".'
                 " Or these ranks had unlike inputs, or drew unlike random numbers (dropout): seed them alike"
             )
-        if not self._pending:
+        self._left -= 1
+        if not self._pending or not self._left:
             for hook in self._hooks:
                 hook.remove()
             self._hooks.clear()
