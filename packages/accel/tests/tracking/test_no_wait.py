@@ -96,5 +96,6 @@ def test_the_thread_that_delivers_waits_on_the_device_of_the_numbers(monkeypatch
     with device.installed():
         monkeypatch.setattr("torch.accelerator.current_stream", lambda _: stream)
         _, wait = captured.captured({"loss": device.put(torch.tensor(1.0))})
-    assert wait is not None and wait()
+    assert wait is not None
+    assert wait()
     assert (waited, current) == ([3], [0])
