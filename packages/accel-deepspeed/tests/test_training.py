@@ -315,6 +315,32 @@ def test_weights_that_are_divided_are_saved_whole_in_float32(world: MakePool, tm
     torch.testing.assert_close(dict(model.state_dict()), wanted, rtol=0, atol=0)
 
 
+def kept_in_a_save(folder: str, stage: int) -> int:
+    """Numbers that this rank has from other ranks while it saves."""
+    accelerator = Accelerator(cpu=True, deepspeed_plugin=DeepSpeedPlugin(zero_stage=stage))
+    torch.manual_seed(0)
+    model, optimizer = accelerator.prepare(given := nn.Linear(4, 4), torch.optim.AdamW(given.parameters()))
+    accelerator.backward(model(torch.ones(2, 4)).sum())
+    optimizer.step()
+    kept: list[int] = []
+
+    def look(models: Any, weights: list[dict[str, Tensor]], _: str) -> None:
+        entries = optimizer.state_dict()["state"].values()
+        of_state = [value for entry in entries for value in entry.values() if isinstance(value, Tensor) and value.dim()]
+        kept.append(sum(one.numel() for one in [*weights[0].values(), *of_state]))
+
+    accelerator.register_save_state_pre_hook(look)
+    accelerator.save_state(folder)
+    accelerator.load_state(folder)
+    return kept[0]
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_only_the_rank_that_writes_keeps_whole_states(world: MakePool, tmp_path: Path, stage: int) -> None:
+    """Of eight ranks of a machine each would have all weights and moments on the host."""
+    assert world(2).run(kept_in_a_save, str(tmp_path), stage) == [3 * 20, 0]
+
+
 def without_one_step(ways: dict[str, Any]) -> dict[str, Tensor]:
     """The second window of three has its gradients cleared in place of its step."""
     accelerator = Accelerator(cpu=True, **ways)

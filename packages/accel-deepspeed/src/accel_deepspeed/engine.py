@@ -120,8 +120,8 @@ class DeepSpeedSteps(Steps):
         self._clipping = self.core.gradient_clipping()
         self._prepared = prepared = PreparedParameters(model, self._stage)
         if self._stage > 0:
-            self._whole_optimizer = WholeOptimizer(self.core, groups)
-            show_whole_weights(self.core, dtypes)
+            self._whole_optimizer = WholeOptimizer(self.core, groups, self)
+            show_whole_weights(self.core, dtypes, self)
             model.register_forward_hook(refuse_second_graph)
             hooked: Any = model  # torch has given the call no types
             hooked.register_load_state_dict_post_hook(lambda *_: prepared.note())

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, final
 
 import torch
+from accel_parallel.steps import Steps
 from torch import nn
 
 #: what a loss scale of DeepSpeed's goes on from
@@ -14,14 +15,15 @@ _COUNTS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
 Dtypes = Mapping[str, torch.dtype]
 
 
-def show_whole_weights(core: Any, dtypes: Dtypes) -> None:
+def show_whole_weights(core: Any, dtypes: Dtypes, steps: Steps) -> None:
     """Register hooks that let the state dict of the engine's model have whole weights.
 
-    Weights that are trained are the float32 masters.
+    Weights that are trained are the float32 masters. A rank that keeps no whole states has none in its state dict.
 
     Args:
         core: DeepSpeed's engine.
         dtypes: Dtypes in which the weights were prepared, by name.
+        steps: Steps of the strategy, which know what this rank keeps.
 
     Collective:
         From then on every rank must call `state_dict` and `load_state_dict`.
@@ -29,11 +31,15 @@ def show_whole_weights(core: Any, dtypes: Dtypes) -> None:
     model: nn.Module = core.module
 
     def gather(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-        known: dict[int, torch.Tensor] = {}
+        known: dict[int, torch.Tensor | None] = {}
         for name, parameter in module.named_parameters(remove_duplicate=False):
             if id(parameter) not in known:
-                known[id(parameter)] = _whole(parameter).to("cpu", dtypes[name])
-            state[prefix + name] = known[id(parameter)]
+                whole = _whole(parameter)  # also for other ranks
+                known[id(parameter)] = whole.to("cpu", dtypes[name]) if steps.keeps_whole_states else None
+            if known[id(parameter)] is None:
+                state.pop(prefix + name, None)
+            else:
+                state[prefix + name] = known[id(parameter)]
 
     def spread(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
         loaded: set[int] = set()
@@ -60,13 +66,14 @@ class WholeOptimizer:
     Args:
         core: DeepSpeed's engine.
         groups: Parameters of each group.
+        steps: Steps of the strategy, which know what this rank keeps.
 
     Collective:
         Every rank must call `state_dict` and `load_state_dict`.
     """
 
-    def __init__(self, core: Any, groups: Iterable[Iterable[nn.Parameter]]) -> None:
-        self._core = core
+    def __init__(self, core: Any, groups: Iterable[Iterable[nn.Parameter]], steps: Steps) -> None:
+        self._core, self._steps = core, steps
         self._groups = [list(group) for group in groups]
         #: no entry is to be seen after a load
         self.state: dict[torch.Tensor, Any] = {}
@@ -89,7 +96,11 @@ class WholeOptimizer:
             numbers = []
             for parameter in group["params"]:
                 if parameter.requires_grad and shared is not None:
-                    entries[number] = {key: _whole(parameter, key).cpu() for key in self._divided_keys()}
+                    entries[number] = {}
+                    for key in self._divided_keys():
+                        whole = _whole(parameter, key)  # also for other ranks
+                        if self._steps.keeps_whole_states:
+                            entries[number][key] = whole.cpu()
                     # a tensor for each: optimizers count in it
                     entries[number] |= {key: _copied(value) for key, value in shared.items()}
                 numbers.append(number)

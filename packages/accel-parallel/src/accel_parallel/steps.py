@@ -20,6 +20,8 @@ class Steps(ABC):
     refusals: ClassVar[Mapping[str, str]] = {}
     #: a function that multiplies the gradients of a window so far by a number, if they are not in `parameter.grad`
     rescale: Callable[[torch.Tensor | float], None] | None = None
+    #: whether this rank keeps the whole states that it gathers with others, which take the memory of the whole model
+    keeps_whole_states: bool = True
 
     @abstractmethod
     def meet(self, objects: Sequence[Any], models: Sequence[nn.Module]) -> None:

@@ -208,7 +208,8 @@ class Checkpointer:
         Collective:
             Every process must call, if the model is sharded.
         """
-        state = self.registry.preparer.unwrap(model, keep_compile=False).state_dict()
+        with self.registry.keeping_whole_states(bool(self._processes.is_main_process)):
+            state = self.registry.preparer.unwrap(model, keep_compile=False).state_dict()
         return save_full_weights(state, folder, self._processes, max_shard_size, safe_serialization=safe_serialization)
 
     def save_object(self, content: Any, path: str | Path, *, safe_serialization: bool = False) -> None:

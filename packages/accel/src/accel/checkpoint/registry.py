@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
@@ -67,6 +67,15 @@ class CheckpointRegistry:
         # what a RemovableHandle refers to weakly
         self.save_hooks: OrderedDict[int, SaveHook] = OrderedDict()
         self.load_hooks: OrderedDict[int, LoadHook] = OrderedDict()
+
+    @contextmanager
+    def keeping_whole_states(self, kept: bool) -> Iterator[None]:
+        """Let this rank keep states that it gathers with others inside the block, or only take part."""
+        self.components.steps.keeps_whole_states = kept
+        try:
+            yield
+        finally:
+            self.components.steps.keeps_whole_states = True
 
     def register(self, objects: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Add objects under the names of their classes, and others under names of their own.

@@ -91,10 +91,11 @@ class StateSaver:
             self._consensus.warn_once(loss)
         self.wait()
         models, statement = self._registry.models(), self._statement(output_dir)
-        weights: Weights = {name: model.state_dict() for name, model in models.items()}
-        by_all = any(map(has_parts, weights.values()))
-        job = self._hooked(statement, models, weights) if self._registry.save_hooks else None
-        contents = self._contents(models, weights, max_shard_size, by_all=by_all)
+        with self._registry.keeping_whole_states(self._writes):
+            weights: Weights = {name: model.state_dict() for name, model in models.items()}
+            by_all = any(map(has_parts, weights.values()))
+            job = self._hooked(statement, models, weights) if self._registry.save_hooks else None
+            contents = self._contents(models, weights, max_shard_size, by_all=by_all)
         statement["problems"] += contents.problems
         rng = json.dumps(encode({"generators": process_rng.capture(self._processes.run.device)})).encode()
         told = self._consensus.exchange("save_state: begin", statement | {"rng_bytes": len(rng)})
