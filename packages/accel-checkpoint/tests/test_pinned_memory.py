@@ -91,7 +91,7 @@ def test_a_pinned_buffer_is_bounded(gpu: RecordingDevice, monkeypatch: pytest.Mo
     monkeypatch.setattr(pinned_memory, "BUFFER", 64)
     files = {"a": {str(size): gpu.put(torch.full((size,), float(size))) for size in (4, 8, 5, 40, 1)}}
     taken = Snapshot().take(files)["a"]
-    assert gpu.pinned == [48, 20, 160, 4]
+    assert gpu.pinned == [48, 20, 164]
     assert all((taken[name] == float(name)).all() for name in files["a"])
 
 
@@ -101,3 +101,15 @@ def test_a_tensor_of_another_shape_has_memory_of_its_own(gpu: RecordingDevice) -
     taken = snapshot.take({"a": {"x": gpu.put(torch.ones(5)), "y": gpu.put(torch.zeros(3))}})["a"]
     assert (taken["x"].tolist(), taken["y"].tolist()) == ([1.0] * 5, [0.0] * 3)
     assert gpu.pinned == [28, 20]
+
+
+def test_pinned_buffers_waste_little_of_the_powers_of_two_that_torch_takes(
+    gpu: RecordingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pinned_memory, "BUFFER", 1 << 10)
+    tensors = [torch.empty(count, dtype=torch.uint8) for count in [0, *[300] * 9, 1040, 300, 600, 2060, 1000, 1000]]
+    like = pinned_memory.empty_pinned_like(tensors)
+    assert [one.shape for one in like] == [one.shape for one in tensors]
+    taken = sum(1 << (size - 1).bit_length() for size in gpu.pinned)
+    alone = sum(1 << (one.nbytes - 1).bit_length() for one in tensors if one.nbytes)
+    assert (len(gpu.pinned), taken, alone) == (5, 9216, 14336)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from accel_checkpoint import CheckpointError, weight_files
+from accel_checkpoint.memory.pinned_memory import empty_pinned_like
 from accel_checkpoint.weights.materialise import named_tensors
 from accel_state.errors import CannotRun
 from torch import nn
@@ -113,11 +114,13 @@ def _dispatched(
     empty = [name for name, tensor in tensors.items() if tensor.is_meta and name not in at_hand]
     if empty:
         raise CheckpointError(f"on the meta device, without numbers: {', '.join(empty)}; load weights first")
-    # of tied weights only one is pinned
-    pinned = {id(tensors[name]): numbers[name].to("cpu") for name in host}
+    # of tied weights only one is kept
+    kept = {id(tensors[name]): numbers[name] for name in host}
     if main != _CPU and torch.accelerator.is_available():
-        pinned = {key: tensor.pin_memory() for key, tensor in pinned.items()}
-    on_host = {name: pinned[id(tensors[name])] for name in host}
+        pinned = zip(empty_pinned_like(list(kept.values())), kept.values(), strict=True)
+        kept = dict(zip(kept, [buffer.copy_(tensor) for buffer, tensor in pinned], strict=True))
+    kept = {key: tensor.to("cpu") for key, tensor in kept.items()}
+    on_host = {name: kept[id(tensors[name])] for name in host}
     disk = DiskWeights(stored)
     weights: ChainMap[str, torch.Tensor] = ChainMap(on_host, disk)  # type: ignore[arg-type] # only read
     runs_on: dict[str, Place] = {name: main if device in (DISK, _CPU) else device for name, device in placed.items()}

@@ -23,9 +23,10 @@ Jobs = SimpleQueue[tuple[OffloadedUnit, Future[list[torch.Tensor]]] | None]
 class LookAhead:
     """A reader that brings units to their device and takes them away, from any number of threads.
 
-    The order is learned: after two units in a row, the unit that came next is read next. What is read ahead takes no
-    more memory than the largest unit. On the CPU, units stay in memory after their first forward as far as there is
-    room, since a new mapping costs more than a small product.
+    The order is learned: after two units in a row, the unit that came next is read next. What is sent ahead to a device
+    takes no more memory than the largest unit, and on the host twice as much is read ahead, so that the next unit is
+    at hand and travels while this one computes. On the CPU, units stay in memory after their first forward as far as
+    there is room, since a new mapping costs more than a small product.
 
     Args:
         room_bytes: Memory for units that stay and for the largest unit.
@@ -106,6 +107,10 @@ class LookAhead:
         stream = self._streams.setdefault(unit.device, CopyStream(unit.device))
         self._sent[unit] = stream.send(read)
 
+    @property
+    def _sent_bytes(self) -> int:
+        return sum(unit.size for unit in self._sent)
+
     def _submit(self, unit: OffloadedUnit) -> Future[Numbers]:
         if self._jobs is None:
             self._jobs = SimpleQueue()
@@ -119,10 +124,11 @@ class LookAhead:
     def _read_on(self, unit: OffloadedUnit, recent: tuple[int, int]) -> None:
         """Read what comes after a unit as far as the bound allows, and forget what was read and did not come."""
         chain: list[OffloadedUnit] = []
-        size = 0
+        size, sends = 0, _has_streams(unit.device)
+        most = self.budget_bytes * (2 if sends else 1)
         while (following := self._next.get(recent)) is not None:
             size += following.size
-            if following is unit or following in chain or size > self.budget_bytes:
+            if following is unit or following in chain or size > most:
                 break
             chain.append(following)
             recent = (recent[1], id(following))
@@ -135,7 +141,7 @@ class LookAhead:
             pending = self._ahead.get(following)
             if pending is None and following not in self._sent and following.users == 0:
                 self._ahead[following] = self._submit(following)
-            elif pending is not None and pending.done() and _has_streams(following.device):
+            elif pending is not None and pending.done() and sends and self._sent_bytes + following.size <= most // 2:
                 self._send(following, self._ahead.pop(following).result())
 
 

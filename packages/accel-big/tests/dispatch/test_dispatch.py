@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from accel_big import (
     load_checkpoint_and_dispatch,
     offload_state_dict,
     remove_hook_from_submodules,
+)
+from accel_big import (
+    look_ahead as look_ahead_module,
 )
 from accel_big.look_ahead import LookAhead
 from accel_big.offload.unit import OffloadedUnit, Slot
@@ -248,6 +252,41 @@ def test_the_order_is_learned_and_what_is_read_ahead_is_bounded() -> None:
     look_ahead.enter(units[3])
     assert not look_ahead._ahead
     look_ahead.leave(units[3])
+
+
+class Stream:
+    """Stands in for the stream of copies: what it sends is there at once."""
+
+    def __init__(self, calls: list[str], key: Callable[[list[torch.Tensor]], str]) -> None:
+        self.calls, self.key = calls, key
+
+    def send(self, numbers: list[torch.Tensor]) -> tuple[list[torch.Tensor], None]:
+        self.calls.append(f"send {self.key(numbers)}")
+        return numbers, None
+
+    def await_copy(self, copied: None) -> None:
+        pass
+
+
+def test_a_unit_is_sent_before_the_one_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy waits for what was asked for before it: sent later, copies and products would take turns."""
+    units = [unit(name, 10) for name in "abcd"]
+    sizes = {id(each.weights[each.slots[0].key]): each.slots[0].key for each in units}
+    calls: list[str] = []
+    monkeypatch.setattr(look_ahead_module, "_has_streams", lambda _: True)
+    monkeypatch.setattr(look_ahead_module, "CopyStream", lambda _: Stream(calls, lambda read: sizes[id(read[0])]))
+    look_ahead = LookAhead()
+    for each in units:
+        look_ahead.add(each)
+    for _ in range(4):
+        for each in units:
+            look_ahead.enter(each)
+            calls.append(f"run {each.slots[0].key}")
+            for pending in look_ahead._ahead.values():
+                pending.result()
+            assert look_ahead._sent_bytes <= 40
+            look_ahead.leave(each)
+    assert calls[-8:] == ["send b", "run a", "send c", "run b", "send d", "run c", "send a", "run d"]
 
 
 def test_weights_that_were_made_in_inference_mode_are_offloaded() -> None:

@@ -23,15 +23,15 @@ def synchronize(tensors: Iterable[torch.Tensor]) -> None:
 def empty_pinned_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return a pinned tensor for each tensor, of its shape and dtype.
 
-    They share buffers of 256 MiB. A larger tensor has its own.
+    They share buffers of 256 MiB, or for a larger tensor of the next power of two, which torch would take in any case.
     """
     groups: list[list[tuple[int, torch.Tensor]]] = []
-    end = 0
+    end = most = 0
     for tensor in tensors:
         begin = -(-end // ALIGNMENT) * ALIGNMENT
-        if not groups or begin + tensor.nbytes > BUFFER:
+        if not groups or begin + tensor.nbytes > most:
             groups.append([])
-            begin = 0
+            begin, most = 0, max(BUFFER, 1 << (tensor.nbytes - 1).bit_length())
         groups[-1].append((begin, tensor))
         end = begin + tensor.nbytes
     pinned = []
