@@ -137,7 +137,8 @@ class LaunchSettings:
     )
     max_restarts: int = _setting(
         NUMBER,
-        "How often to start all processes again after a failure, counted since the last checkpoint. Default: never.",
+        "How often to start all processes again after a failure, counted since the last checkpoint. To go on from it,"
+        " the script has to call accelerator.resume(). Default: never.",
         default=0,
     )
     config_file: str | None = _setting(
@@ -162,7 +163,8 @@ class LaunchSettings:
     )
     submit_options: Mapping[str, str] | None = _setting(
         PAIRS,
-        "Options of the scheduler, such as partition=gpu,time=02:00:00; see docs/guides/launching.md.",
+        "Options of the scheduler: those of sbatch, such as partition=gpu,time=02:00:00; for kubernetes image=IMAGE;"
+        " for sagemaker role=ARN,instance_type=TYPE. An error lists those that are missing.",
         callback=with_entries,
     )
     submit_file: str | None = _setting(
