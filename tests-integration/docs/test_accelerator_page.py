@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel import Accelerator
+from accel import Accelerator, DataLoaderConfiguration
+from accel_data import Ending
 from accel_testing import MakePool
 from repository import ROOT
 
@@ -84,3 +85,45 @@ def run_examples() -> int:
     for block in blocks:
         exec(compile(block, f"accelerator.md:\n{block}", "exec"), names)
     return len(blocks)
+
+
+def test_every_ending_is_described() -> None:
+    text = inspect.getdoc(DataLoaderConfiguration) or ""
+    (described,) = re.findall(r"^    ending: ((?:.*\n)(?:     .*\n)*)", text, re.MULTILINE)
+    assert set(re.findall(r'"(\w+)"', described)) == {ending.value for ending in Ending}
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_example_of_the_class_is_a_whole_training(
+    world: MakePool, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # the second training resumes from the first
+    assert world(size).run(run_example_of_the_class) == [([0, 1], 10)] * size
+
+
+def run_example_of_the_class() -> tuple[list[int], int]:
+    import torch
+    from accel import ProjectConfiguration
+    from torch.nn.functional import cross_entropy
+    from torch.utils.data import DataLoader, TensorDataset
+
+    text = inspect.getdoc(Accelerator) or ""
+    example = "if True:\n" + text.partition("::\n")[2].partition("`accel launch")[0]
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(10, 4), torch.randint(3, (10,)))
+    begun: list[int] = []
+
+    def noted(start: int, end: int) -> range:
+        begun.append(start)
+        return range(start, end)
+
+    names: dict[str, Any] = {"torch": torch, "cross_entropy": cross_entropy, "range": noted}
+    names |= {"Accelerator": Accelerator, "ProjectConfiguration": ProjectConfiguration}
+    for epochs in (1, 2):
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(data, batch_size=2)
+        names |= {"model": model, "optimizer": optimizer, "loader": loader, "test_loader": loader, "epochs": epochs}
+        exec(example, names)
+    return begun, len(torch.cat(names["right"]))

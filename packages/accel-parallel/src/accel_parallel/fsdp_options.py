@@ -33,14 +33,19 @@ STATE_DICT_TYPES = ("SHARDED_STATE_DICT", "FULL_STATE_DICT")
 class FullyShardedDataParallelPlugin:
     """The options of sharding, by which parameters are sharded over processes, block by block.
 
+    Parameters are gathered for a forward, one block at a time. If a model has no blocks by these options, each forward
+    gathers the whole model at once, and a warning says so: name the classes of its blocks.
+
     Args:
         fsdp_version: 2. With 1 the model is sharded in the same way.
         reshard_after_forward: Whether a gathered block is freed after its forward. An int is the number of ranks that
             share it then.
         auto_wrap_policy: How blocks are chosen: "transformer_based_wrap", "size_based_wrap", "no_wrap", or a function
             that returns the blocks of a model.
-        transformer_cls_names_to_wrap: Classes of the blocks of a transformer. By default what the model says itself.
-        min_num_params: Size of the blocks with "size_based_wrap".
+        transformer_cls_names_to_wrap: Names of the classes of blocks. By default those in `_no_split_modules`, which
+            models of Transformers have, or else the modules of each list (`nn.ModuleList`, `nn.Sequential`) with
+            several modules, all of one class.
+        min_num_params: With "size_based_wrap", the smallest number of parameters of a block, not of bytes.
         cpu_offload: Whether parameters and optimizer states are on the CPU.
         activation_checkpointing: Whether the backward computes the activations of each block again.
         ignored_modules: Modules, or a pattern of their names, that stay whole on every rank.
@@ -49,7 +54,8 @@ class FullyShardedDataParallelPlugin:
         mixed_precision_policy: torch's dtypes, instead of those of `mixed_precision`.
         forward_methods: Methods that find all weights gathered. By default `generate`, if the model has it. Other
             public methods gather them when they call a module.
-        state_dict_type: "SHARDED_STATE_DICT" or "FULL_STATE_DICT".
+        state_dict_type: "SHARDED_STATE_DICT" or "FULL_STATE_DICT". Has no effect: checkpoints have a part of each rank,
+            and `save_model` writes whole weights.
         cpu_ram_efficient_loading: Whether ranks other than 0 may have the model on the meta device.
         sharding_strategy: FSDP1's "FULL_SHARD" or "SHARD_GRAD_OP", which set `reshard_after_forward`.
         backward_prefetch: Ignored, as torch prefetches by itself.

@@ -1,12 +1,13 @@
-"""The kind of set-up, under the names that training scripts compare with."""
+"""The kind of devices of a job, under the names that training scripts compare with."""
 
 from enum import StrEnum
 
 
 class DistributedType(StrEnum):
-    """The kind of set-up that a job runs on.
+    """The kind of devices of the processes of a job.
 
-    `TPU` is another name of `XLA`.
+    `NO` is one process, and `TPU` another name of `XLA`. No job has `FSDP`, `DEEPSPEED` or `MEGATRON_LM`, which are
+    there so that scripts for Accelerate run.
     """
 
     NO = "NO"
@@ -27,7 +28,7 @@ class DistributedType(StrEnum):
 
 
 def distributed_type(device_kind: str, world_size: int) -> DistributedType:
-    """Return the set-up of some processes on one kind of device.
+    """Return the kind of devices of some processes.
 
     Args:
         device_kind: Type of the device, as torch names it.

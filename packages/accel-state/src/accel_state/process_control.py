@@ -35,7 +35,7 @@ class ProcessControl(ABC):
 
     @property
     def distributed_type(self) -> DistributedType:
-        """The kind of set-up."""
+        """The kind of device of several processes, such as "MULTI_CPU", or "NO" for one process."""
         return self.run.distributed_type
 
     @property

@@ -84,5 +84,5 @@ class Run:
 
     @property
     def distributed_type(self) -> DistributedType:
-        """The kind of set-up."""
+        """The kind of device of several processes, such as "MULTI_CPU", or "NO" for one process."""
         return distributed_type(self.placed_on.type, self.topology.world_size)

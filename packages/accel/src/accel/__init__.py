@@ -1,5 +1,8 @@
 """Run an ordinary PyTorch training loop on any number of processes and devices.
 
+Begin with `help(accel.Accelerator)`: its example is a whole training, with checkpoints and an evaluation. The command
+`accel launch` starts a script on several processes, and `accel launch --help` lists its options.
+
 Importing this package does not import torch; the first use of a name does.
 """
 

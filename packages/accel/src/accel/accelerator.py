@@ -67,13 +67,25 @@ class Accelerator:
     Create it before the model, on every process. Then pass models, optimizers, loaders and schedulers to `prepare`,
     and call `backward` in place of `loss.backward()`::
 
-        accelerator = Accelerator(gradient_accumulation_steps=4)
-        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-        for batch in loader:
-            with accelerator.accumulate(model):
-                accelerator.backward(model(batch).mean())
-                optimizer.step()
-                optimizer.zero_grad()
+        project = ProjectConfiguration(project_dir="run", automatic_checkpoint_naming=True)
+        accelerator = Accelerator(gradient_accumulation_steps=4, project_config=project)
+        model, optimizer, loader, test_loader = accelerator.prepare(model, optimizer, loader, test_loader)
+        accelerator.resume()  # from the newest checkpoint in "run", if there is one
+        for epoch in range(loader.iteration, epochs):
+            for inputs, targets in loader:
+                with accelerator.accumulate(model):
+                    accelerator.backward(cross_entropy(model(inputs), targets))
+                    optimizer.step()
+                    optimizer.zero_grad()
+            accelerator.save_state()
+        right = []
+        with torch.no_grad():
+            for inputs, targets in test_loader:
+                right.append(accelerator.gather_for_metrics(model(inputs).argmax(-1) == targets))
+        accelerator.print("accuracy", torch.cat(right).float().mean())
+        accelerator.end_training()
+
+    `accel launch -n 2 train.py` runs such a script on two processes.
 
     The work is done by its parts: `processes`, `preparation`, `training`, `clipping`, `collectives`, `tracking` and
     `checkpoints`.
@@ -82,32 +94,42 @@ class Accelerator:
         device_placement: Move models, optimizers and batches to the device.
         split_batches: The batch size of a loader is that of the whole job, not of one process.
         mixed_precision: "no", "bf16", "fp16" or "fp8"; None for what the launcher says.
-        gradient_accumulation_steps: Micro-batches to an optimizer step; None for what the launcher says.
+        gradient_accumulation_steps: Micro-batches to an optimizer step (see `accumulate`); None for what the launcher
+            says.
         cpu: Compute on the CPU, even if there are accelerators.
         dataloader_config: How loaders are prepared.
         rng_types: The random generators that are made equal on all processes at the start of each epoch.
         log_with: Trackers, by name ("all" for each that is installed) or as objects.
         project_dir: The folder for checkpoints and logs. It is made absolute: a later `os.chdir` does not move it.
         project_config: The folders and the names of checkpoints, in more detail.
-        step_scheduler_with_optimizer: Schedules advance only when the optimizer steps.
+        step_scheduler_with_optimizer: A prepared schedule advances only when its optimizer steps, by the number of
+            processes (see `scheduler_once_per_step`). False: by one in each call of its `step`.
         kwargs_handlers: Options of single parts, such as `GradScalerKwargs`.
         dynamo_backend: The backend of `torch.compile`, by which `prepare` compiles models.
         dynamo_plugin: The same with all its options.
         gradient_accumulation_plugin: How micro-batches form windows, in more detail.
-        fsdp_plugin: Options of the strategy "fsdp2", and the wish for it.
+        fsdp_plugin: Options of the strategy "fsdp2". Passing it turns sharding on. So do `strategy="fsdp2"` and
+            `accel launch --use_fsdp`, with the options of `--fsdp_config` or the defaults.
         parallelism_config: How many processes share a copy of the model, and how.
-        deepspeed_plugin: Options of the strategy "deepspeed", and the wish for it.
+        deepspeed_plugin: Options of the strategy "deepspeed". Passing it turns DeepSpeed's engine on. So do
+            `strategy="deepspeed"` and `accel launch --use_deepspeed`.
         megatron_lm_plugin: Refused: there is no Megatron-LM here.
         fp16: Short for `mixed_precision="fp16"`.
-        strategy: How processes share the model: "auto" (or None), "ddp", "fsdp2", "deepspeed", "spmd", the name of a
-            strategy that is installed, or a `Strategy` of your own.
-        strategy_options: The options of the strategy that `strategy` names.
-        scheduler_once_per_step: Schedules advance once for each optimizer step. Otherwise they advance once for each
-            process, as scripts for Accelerate expect.
+        strategy: How processes share the model. "ddp": each process has the whole model. "fsdp2": parameters, gradients
+            and optimizer states are divided over the processes. "deepspeed": DeepSpeed's engine divides what its stage
+            says. "spmd": one process drives all XLA devices, over which batches and parameters are divided. "auto" (or
+            None) is the strategy that a plugin or the launcher turns on, "fsdp2" if `parallelism_config` divides the
+            model, and otherwise "ddp". Also the name of an installed strategy, or a `Strategy` of your own.
+        strategy_options: The options of the strategy that `strategy` names, such as a `FullyShardedDataParallelPlugin`
+            for "fsdp2", where it does the same as `fsdp_plugin`.
+        scheduler_once_per_step: By default a prepared schedule advances by the number of processes at each optimizer
+            step, as in Accelerate: with 2 processes a schedule of 1000 steps ends after 500. True, or `split_batches`:
+            by one.
 
     Raises:
-        ValueError: It lists all arguments that cannot be, or conflict with each other.
-        CannotRun: The machine lacks something, or the parts do not go together.
+        ValueError: An argument has no such value, or contradicts another. The message lists all.
+        ImportError: A tracker in `log_with` needs a package that is not installed.
+        CannotRun: The machine lacks what the strategy or the precision needs, or they do not go together.
         RunConflict: The process runs on another device or in another precision already.
 
     Collective:
@@ -192,12 +214,13 @@ class Accelerator:
 
         Args:
             *objects: Models, optimizers, loaders and schedulers, in any order. Anything else comes back as it is.
-                Prepare an optimizer together with its model, or after it.
+                Prepare an optimizer together with its model, or after it, and a scheduler with its optimizer.
             device_placement: For each object, whether it is moved to the device.
 
         Raises:
-            TypeError: An object cannot be prepared.
-            ValueError: The objects cannot be trained together.
+            TypeError: The class of a loader defines an `__iter__` of its own.
+            ValueError: The optimizer of a scheduler is not prepared, processes have different models or data sets, or
+                the strategy cannot train an object. The message names it.
 
         Collective:
             Every process must call with like objects in like order.
@@ -220,7 +243,7 @@ class Accelerator:
         return cast("Module", self.preparation.model(model, place=device_placement, evaluation=evaluation_mode))
 
     def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> AcceleratedOptimizer:
-        """Return an optimizer that steps when a step is due.
+        """Return an optimizer whose `step` and `zero_grad` do nothing until a step is due (see `accumulate`).
 
         Args:
             optimizer: An optimizer of parameters of a prepared model.
@@ -236,7 +259,12 @@ class Accelerator:
         Args:
             data_loader: The loader of the whole data set.
             device_placement: Move batches to the device; None for what the Accelerator was made with.
-            ending: What happens if samples do not divide evenly: "repeat", "exact", "drop" or "pad".
+            ending: What happens if samples do not divide evenly: "pad", "exact", "drop" or "join", which
+                `DataLoaderConfiguration` explains. None for what `dataloader_config` says.
+
+        Raises:
+            TypeError: The class of the loader defines an `__iter__` of its own.
+            ValueError: Settings contradict each other, or processes have different data sets.
 
         Collective:
             Every process must call.
@@ -244,7 +272,10 @@ class Accelerator:
         return self.preparation.loader(data_loader, place=device_placement, ending=ending)
 
     def prepare_scheduler(self, scheduler: Any) -> AcceleratedScheduler:
-        """Return a scheduler that advances when its optimizer steps.
+        """Return a scheduler that advances when its optimizer steps, by the number of processes.
+
+        With 2 processes it advances by 2 at each optimizer step, as in Accelerate. With `scheduler_once_per_step=True`
+        or `split_batches=True` of the Accelerator it advances by one. `ReduceLROnPlateau` advances in each call.
 
         Args:
             scheduler: A scheduler of torch, whose optimizer was prepared.
@@ -329,7 +360,7 @@ class Accelerator:
 
     @property
     def step_scheduler_with_optimizer(self) -> bool:
-        """True if prepared schedules advance only when their optimizer steps."""
+        """True if prepared schedules advance only when their optimizer steps, False if they do in each call."""
         return self.settings.step_scheduler_with_optimizer
 
     # Make a step
@@ -337,8 +368,11 @@ class Accelerator:
     def accumulate(self, *models: nn.Module) -> AbstractContextManager[None]:
         """Return the context of one micro-batch: its forward, its backward, and the calls of optimizer and scheduler.
 
-        Gradients are exchanged, and optimizers step, only when a step is due. It is due after
-        `gradient_accumulation_steps` micro-batches, and at the end of the data.
+        A micro-batch is one batch of a loader. A window is the micro-batches whose gradients add up to one optimizer
+        step. The step is due in the last of them: after `gradient_accumulation_steps` micro-batches, or at the end of
+        the data. In the others `step` and `zero_grad` of prepared optimizers, and `step` of prepared schedulers, do
+        nothing, and with "ddp" no gradients are exchanged. Call them in each micro-batch, and do not divide the loss:
+        `backward` does.
 
         Args:
             *models: The prepared models that are trained in it.
@@ -351,7 +385,8 @@ class Accelerator:
     def backward(self, loss: torch.Tensor, *, weight: torch.Tensor | float | None = None, **kwargs: Any) -> None:
         """Add the gradients of a loss to those of its window, scaled as the precision needs.
 
-        Without weights the gradient of a window is that of the mean of its losses. With weights it is that of the sum
+        A window is the micro-batches of one optimizer step (see `accumulate`). Do not divide the loss by their number:
+        without weights the gradient of a window is that of the mean of its losses. With weights it is that of the sum
         of its losses over the sum of its weights, on all processes. A weight is the number of tokens, say, whose losses
         were summed up.
 
@@ -361,7 +396,9 @@ class Accelerator:
             **kwargs: Arguments of `torch.Tensor.backward`, such as `retain_graph`.
 
         Raises:
-            ValueError: The weight cannot be, or some losses of the window lack one.
+            ValueError: The weight is no single number of at least 0, or other losses of the window have none, or it
+                cannot be added up: in `LocalSGD`, `join_uneven_inputs`, or outside of `accumulate` with several
+                micro-batches to a step.
             TypeError: torch's backward has no such argument.
 
         Shape:
@@ -383,9 +420,10 @@ class Accelerator:
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
     ) -> torch.Tensor:
-        """Return the norm of the unscaled gradients, and scale them down to `max_norm` if it is larger.
+        """Scale the gradients down to `max_norm` if their norm is larger, and return the norm.
 
-        Inside a window nothing is clipped: the gradients are not complete.
+        The gradients are those without the loss scale of fp16. Until the last micro-batch of a window (see
+        `accumulate`) nothing is clipped, as its gradients are not complete.
 
         Args:
             parameters: The parameters of a prepared model, or one of them.
@@ -406,29 +444,32 @@ class Accelerator:
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
         """Cut each number of the unscaled gradients to the interval from `-clip_value` to `clip_value`.
 
-        Inside a window nothing is clipped: the gradients are not complete.
+        Until the last micro-batch of a window (see `accumulate`) nothing is clipped, as its gradients are not complete.
 
         Args:
             parameters: The parameters of a prepared model, or one of them.
             clip_value: The largest size of a number.
 
         Raises:
-            ValueError: A step is due, and there are no gradients; or the strategy cannot clip so.
+            ValueError: A step is due, and there are no gradients; or DeepSpeed's engine trains.
         """
         self.clipping.clip_value(parameters, clip_value)
 
     def unscale_gradients(self, optimizer: AcceleratedOptimizer | Sequence[AcceleratedOptimizer] | None = None) -> None:
         """Divide gradients by the scale of the loss, once a step, to read them before the step.
 
-        Clipping does so by itself. Nothing happens but in fp16, and inside a window.
+        Clipping does so by itself. Nothing happens without fp16, or before the last micro-batch of a window (see
+        `accumulate`).
 
         Args:
-            optimizer: The optimizers whose gradients are meant; None for all prepared ones.
+            optimizer: Prepared optimizers whose gradients to divide; None for all.
         """
         self.clipping.unscale(optimizer)
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Return the context of a forward and backward whose gradients stay in this process.
+
+        A model that is sharded by "fsdp2" exchanges them all the same.
 
         Args:
             model: A prepared model.
@@ -494,7 +535,10 @@ class Accelerator:
 
     @property
     def sync_gradients(self) -> bool:
-        """True if the current micro-batch ends with an optimizer step."""
+        """True if the current micro-batch ends with an optimizer step.
+
+        After the block of `accumulate` it stays as it is until the next `accumulate`, or a `backward` outside of one.
+        """
         return self.components.accumulation.due
 
     @sync_gradients.setter
@@ -503,7 +547,10 @@ class Accelerator:
 
     @property
     def step(self) -> int:
-        """The number of the current micro-batch in its window. It may be set to 0, to begin a window."""
+        """The number of the current micro-batch in its window (see `accumulate`), from 1.
+
+        It may be set to 0, to begin a window.
+        """
         return self.components.accumulation.position
 
     @step.setter
@@ -540,10 +587,11 @@ class Accelerator:
         """Return the nested tensors of all processes, joined along dim 0.
 
         Args:
-            tensor: A tensor, or lists, tuples and dictionaries of tensors, of the same shapes on all processes.
+            tensor: A tensor, or lists, tuples and dictionaries of tensors. Only their lengths along dim 0 may differ
+                between processes.
 
         Shape:
-            With P processes: (n, ...) becomes (P * n, ...), and () becomes (P,).
+            With P processes: (n, ...) becomes (P * n, ...), or the sum of all n if they differ; () becomes (P,).
 
         Collective:
             Every process must call.
@@ -553,8 +601,13 @@ class Accelerator:
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """Return what `gather` does, without the samples that were repeated to fill the last batch of the loader.
 
+        Call it in the loop over a prepared loader: then the results have each sample that the loader serves exactly
+        once. By default `prepare` repeats samples, so that the last batches of all processes are full (`ending="pad"`).
+        With `ending="exact"` they are shorter instead, and may differ in length between processes.
+
         Args:
-            input_data: Nested tensors, of the same shapes on all processes; or any objects that can be pickled.
+            input_data: Nested tensors with an entry for each sample along dim 0, whose lengths may differ between
+                processes, or objects that can be pickled, in a list with one for each sample.
             use_gather_object: Treat `input_data` as a list of objects, even if they are tensors.
 
         Shape:
@@ -628,7 +681,11 @@ class Accelerator:
 
     @property
     def distributed_type(self) -> DistributedType:
-        """The kind of set-up."""
+        """The kind of device of several processes, such as "MULTI_CPU" or "MULTI_GPU", or "NO" for one process.
+
+        It does not say how processes share the model, and is never "FSDP" or "DEEPSPEED". Ask `is_fsdp2` whether it is
+        sharded, and `deepspeed_plugin` whether DeepSpeed's engine trains. On XLA devices it is always "XLA".
+        """
         return self.processes.distributed_type
 
     @property
@@ -672,7 +729,7 @@ class Accelerator:
         return self.processes.is_last_process
 
     def wait_for_everyone(self) -> None:
-        """Return when every process has called.
+        """Wait until every process has called.
 
         Collective:
             Every process must call.
@@ -839,7 +896,7 @@ class Accelerator:
         )
 
     def get_tracker(self, name: str, unwrap: bool = False) -> Any:
-        """Return a tracker when it has all that was logged so far.
+        """Wait until a tracker has all that was logged so far, and return it.
 
         If only the main process has it, the other processes get a tracker that does nothing.
 
@@ -865,14 +922,17 @@ class Accelerator:
     # Save, load and stop
 
     def register_for_checkpointing(self, *objects: Any, **named: Any) -> None:
-        """Save and load objects with everything else. What is saved is that of the main process.
+        """Save and load objects with everything else.
+
+        The state of the main process is saved, and every process loads it. Register before `resume` or `load_state`: a
+        checkpoint of other objects is refused.
 
         Args:
             *objects: Objects with `state_dict` and `load_state_dict`, to save under the names of their classes.
             **named: The same, under names of your own.
 
         Raises:
-            ValueError: It lists all objects without these methods, and names that are taken.
+            ValueError: Objects lack these methods, or names are taken. The message lists all.
         """
         self.checkpoints.registry.register(objects, named)
 
@@ -888,13 +948,17 @@ class Accelerator:
 
         The folder is there whole, or not at all. If it cannot be written, what was there before stays.
 
-        Call it where `sync_gradients` is true, after the optimizer step. To save by the clock, let one process decide
-        for all: it calls `set_trigger`, and every process calls `save_state` if `check_trigger` returns True.
+        Call it after the block of `accumulate`, where `sync_gradients` is true. Where it is false, the checkpoint is
+        that of the last optimizer step: batches since then are served again after a resume, and registered counters are
+        ahead by them. In the block, before a step that is due, the step is lost to a resume. To save by the clock, let
+        one process decide for all: it calls `set_trigger`, and every process calls `save_state` if `check_trigger`
+        returns True.
 
         Args:
             output_dir: The folder; without it, the next `checkpoint_N` of the project. For that, pass
                 `ProjectConfiguration(project_dir=..., automatic_checkpoint_naming=True)` to the Accelerator.
-            safe_serialization: There for scripts of Accelerate: checkpoints are safetensors.
+            safe_serialization: Has no effect, as checkpoints are safetensors; accepted so that scripts for Accelerate
+                run.
             asynchronous: Return when everything is copied in memory, and write while training goes on. Errors of the
                 writing come with the next call, or with `wait_for_checkpoint`.
             max_shard_size: The largest file of weights, in bytes or as text such as "5GB".
@@ -911,7 +975,7 @@ class Accelerator:
         )
 
     def wait_for_checkpoint(self) -> None:
-        """Return when the checkpoint that is being written in the background is on the disk.
+        """Wait until the checkpoint that is being written in the background is on the disk.
 
         Raises:
             CheckpointError: It could not be written; raised on every process.
@@ -935,12 +999,14 @@ class Accelerator:
 
         Args:
             input_dir: The folder; without it, the newest whole checkpoint of the project.
-            load_kwargs: There for scripts of Accelerate: its "map_location" is looked at.
-            map_location: There for scripts of Accelerate: tensors go to where the objects are.
+            load_kwargs: Has no effect; accepted so that scripts for Accelerate run.
+            map_location: Has no effect, as tensors go to where the objects are; accepted so that scripts for Accelerate
+                run.
 
         Raises:
-            CheckpointError: It lists all that conflicts with the checkpoint; raised on every process.
-            TypeError: `map_location` is not None, "cpu" or "on_device".
+            CheckpointError: There is no whole checkpoint, or it has other models, objects or shapes than were prepared
+                and registered. The message lists all differences, and is raised on every process.
+            TypeError: `map_location`, here or in `load_kwargs`, is not None, "cpu" or "on_device".
 
         Collective:
             Every process must call.
@@ -950,8 +1016,13 @@ class Accelerator:
     def resume(self) -> Path | None:
         """Restore everything from the newest checkpoint of the project, if there is one.
 
-        Call it when everything is prepared and registered, before the loop. Loaders go on at the right batch. Begin
-        with the epoch that they are in: `for epoch in range(loader.iteration, epochs)`.
+        Everything is: prepared models, optimizers, schedulers and loaders, the loss scaler, registered objects, the
+        random states, and the runs of trackers. Call it when all are prepared and registered, before the loop. It looks
+        in `checkpoints` in `project_dir`, for the folders that `save_state()` has named there.
+
+        `loader.iteration` of a prepared loader is the number of its epoch: begin with it, as in
+        `for epoch in range(loader.iteration, epochs)`. The first loop over the loader serves only the batches that were
+        left of this epoch, without `skip_first_batches`, and an `enumerate` of it starts at 0.
 
         Returns:
             The folder of the checkpoint, or None if there is none yet.
@@ -966,9 +1037,11 @@ class Accelerator:
         return self.checkpoints.resume()
 
     def stop_requested(self) -> bool:
-        """Return True if a signal has asked any process of the job to stop.
+        """Return True if a signal has asked any process of the job to stop: then call `save_and_stop`.
 
-        The signals are SIGTERM and SIGUSR1, or the `stop_signals` of the `ProjectConfiguration`.
+        By default the first call begins to note SIGTERM and SIGUSR1. Before it, and in a script that never calls, they
+        end the process. With `stop_signals` of the `ProjectConfiguration` these are noted instead, from the time that
+        the Accelerator is made. A signal that comes again, more than a second later, ends the process.
 
         Collective:
             Every process must call, after the same optimizer step.
@@ -976,10 +1049,13 @@ class Accelerator:
         return self.checkpoints.signals.requested()
 
     def save_and_stop(self, output_dir: str | Path | None = None) -> NoReturn:
-        """Write a checkpoint, and end the process with exit code 75. To resume, run the same command again.
+        """Write a checkpoint, and end the process with exit code 75.
+
+        To resume, run the same command again, with a script that calls `resume`.
 
         Args:
-            output_dir: The folder; without it, the next `checkpoint_N` of the project.
+            output_dir: The folder; without it, the next `checkpoint_N` of the project, where `resume` finds it. For
+                that the project needs `automatic_checkpoint_naming`, as in `save_state`.
 
         Raises:
             SystemExit: The checkpoint was written.
@@ -1068,7 +1144,11 @@ class Accelerator:
 
     @property
     def project_dir(self) -> str | Path | None:
-        """The folder of the project."""
+        """The folder of the project.
+
+        `resume` needs it. `save_state` without a folder also needs a `project_config` with
+        `automatic_checkpoint_naming`.
+        """
         return self.project_configuration.project_dir
 
     @property
@@ -1222,7 +1302,9 @@ class Accelerator:
     # End
 
     def end_training(self) -> None:
-        """Return when the newest checkpoint is on the disk, and the trackers have all that was logged, and are ended.
+        """Wait until a checkpoint that is being written is on the disk, and end the trackers with all that was logged.
+
+        It writes no checkpoint of its own.
 
         Raises:
             CheckpointError: A checkpoint could not be written; raised on every process.

@@ -15,15 +15,22 @@ class DataLoaderConfiguration:
 
     Args:
         split_batches: The batch size of a loader is that of the whole job, not of one process.
-        dispatch_batches: The main process reads for all; None to let it do so if the data set is a stream.
-        even_batches: Every process gets as many batches as the others.
+        dispatch_batches: True: the main process reads for all. False: each process reads, and a stream comes in one
+            order on all. None: the main process reads for all if a stream has neither shards nor a `generator`.
+        even_batches: Every process gets as many batches as the others. It counts if `ending` is None.
         use_seedable_sampler: Draw shuffled orders from a seed and the number of the epoch.
         data_seed: That seed; None for the one that torch has.
         non_blocking: Copy batches to the device while the step before computes.
-        use_stateful_dataloader: There for scripts of Accelerate: every prepared loader has a state.
-        ending: What happens if samples do not divide evenly: "repeat", "exact", "drop" or "pad".
-        check_datasets: Compare the data sets of all processes: True refuses different ones, "warn" warns, False does
-            not look.
+        use_stateful_dataloader: Has no effect, as every prepared loader has a state; accepted so that scripts for
+            Accelerate run.
+        ending: What happens to the samples at the end that do not fill a batch of every process. "pad" repeats samples
+            from the start of the epoch, so that all processes get equally many full batches. "exact" divides them
+            evenly, into shorter batches; a process for which none is left gets a sample that `gather_for_metrics`
+            leaves out. "drop" leaves them out. "join" lets processes have different numbers of batches, for training
+            inside `join_uneven_inputs`. None is "drop" if the loader has `drop_last`, and otherwise "pad", or "join" if
+            `even_batches` is False.
+        check_datasets: Compare the data sets of all processes: True refuses different ones, but only warns if nothing
+            differs except values of tensors. "error" refuses these too, "warn" warns, False does not look.
         already_sharded: The data set of each process has its own samples already.
         consumption_log: A folder in which each process notes the samples that it was served.
     """
@@ -48,14 +55,18 @@ class ProjectConfiguration:
     Args:
         project_dir: The folder of the project.
         logging_dir: The folder of its logs; None for the same.
-        automatic_checkpoint_naming: Name checkpoints `checkpoints/checkpoint_<n>` in `project_dir`.
+        automatic_checkpoint_naming: Name checkpoints `checkpoints/checkpoint_<n>` in `project_dir`, where
+            `accelerator.resume` finds them. `save_state` without a folder needs it.
         total_limit: How many checkpoints to keep, the newest; None for all.
         iteration: The lowest number of a checkpoint. Numbers go on from what is there.
         save_on_each_node: Write a checkpoint on every machine, for disks that machines do not share.
-        stop_signals: Names of signals that are noted for `accelerator.stop_requested`, and do not end the process.
+        stop_signals: Names of signals that are noted for `accelerator.stop_requested` from the start, and do not end
+            the process, such as ("SIGTERM", "SIGUSR1"). By default these two are noted from the first call of
+            `stop_requested` on.
 
     Raises:
-        ValueError: `total_limit` or `iteration` cannot be.
+        ValueError: `total_limit` is neither None nor a whole number of at least 1, or `iteration` no whole number of at
+            least 0.
     """
 
     project_dir: str | Path | None = None
@@ -84,7 +95,7 @@ class ProjectConfiguration:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of the checkpoints that are named automatically.
+        """The folder of the checkpoints that are named automatically: `checkpoints` in `project_dir`.
 
         Raises:
             ValueError: There is no `project_dir`.
@@ -110,14 +121,16 @@ class GradientAccumulationPlugin:
 
     Args:
         num_steps: Micro-batches to an optimizer step; None for what the launcher says.
-        adjust_scheduler: There for scripts of Accelerate: a prepared schedule follows optimizer steps.
+        adjust_scheduler: Has no effect; accepted so that scripts for Accelerate run. A prepared schedule advances at
+            each optimizer step, by the number of processes unless the Accelerator has `scheduler_once_per_step=True`.
         sync_with_dataloader: False is `at_epoch_end="carry"`.
-        sync_each_batch: Exchange gradients in each micro-batch, which needs less memory if parameters are sharded.
+        sync_each_batch: Exchange gradients in each micro-batch. Sharded models do so anyway.
         at_epoch_end: The fate of a window that the last batch of a loader leaves short: "flush" steps with it, "drop"
             throws it away, "carry" resumes it in the next epoch. None is "flush".
 
     Raises:
-        ValueError: It lists what cannot be.
+        ValueError: `num_steps` is no whole number of at least 1, `at_epoch_end` has another value, or it contradicts
+            `sync_with_dataloader=False`. The message lists all.
     """
 
     num_steps: int | None = None

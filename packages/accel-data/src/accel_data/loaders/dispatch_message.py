@@ -47,7 +47,7 @@ def slices_of(
         The parts in rank order, and the real samples of each rank, or None if all are real.
 
     Raises:
-        ValueError: A batch is to be divided and cannot be.
+        ValueError: `split` is set, and a batch has parts without an entry for each sample.
     """
     sizes = [samples_in(batch) for batch in batches]
     if len(batches) == world and len(set(sizes)) == 1:

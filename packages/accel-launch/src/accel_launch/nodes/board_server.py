@@ -46,7 +46,7 @@ class BoardServer:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def leave(self, names: Collection[str], timeout_s: float) -> None:
-        """Return once these launchers have left, or are gone. What they are to read is in this process until then."""
+        """Wait until these launchers have left, or are gone. What they are to read is in this process until then."""
         until, others = time.monotonic() + timeout_s, {*names} - {self._own}
         while time.monotonic() < until and self._own not in self.gone and others & self._here():
             time.sleep(AGAIN_S)

@@ -172,7 +172,7 @@ class Supervisor:
             worker.process.wait()
 
     def finish_output(self) -> None:
-        """Return when all output is shown, or soon after the end if a signal from outside ended the job."""
+        """Wait until all output is shown, or only briefly if a signal from outside ended the job."""
         until_s = inf
         while self.output is not None and not self.output.finish(SHORT_WAIT_S) and time.monotonic() < until_s:
             event = self.source.wait(0)

@@ -95,7 +95,7 @@ class Checkpointer:
         return folder
 
     def wait(self) -> None:
-        """Return when the checkpoint that is being written in the background is on the disk.
+        """Wait until the checkpoint that is being written in the background is on the disk.
 
         Raises:
             CheckpointError: It could not be written; raised on every process.
@@ -116,7 +116,8 @@ class Checkpointer:
             map_location: None, "cpu" or "on_device": tensors go to where the objects are, whatever it is.
 
         Raises:
-            CheckpointError: It lists all that conflicts with the checkpoint; raised on every process.
+            CheckpointError: There is no whole checkpoint, or it does not fit what was prepared and registered. The
+                message lists all differences, and is raised on every process.
             TypeError: `map_location` is something else.
 
         Collective:
@@ -165,7 +166,7 @@ class Checkpointer:
         raise SystemExit(STOPPED)
 
     def end(self) -> None:
-        """Return when the newest checkpoint is on the disk, and the trackers are ended.
+        """Wait until the checkpoint that is being written is on the disk, and end the trackers.
 
         Raises:
             CheckpointError: The checkpoint could not be written; raised on every process.

@@ -120,7 +120,7 @@ class StateSaver:
         return target
 
     def wait(self) -> None:
-        """Return when the checkpoint that is being written in the background is on the disk.
+        """Wait until the checkpoint that is being written in the background is on the disk.
 
         Raises:
             CheckpointError: It could not be written; raised on every process.

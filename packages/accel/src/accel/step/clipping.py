@@ -43,7 +43,7 @@ class GradientClipping:
     def clip_norm(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, kind: float = 2.0
     ) -> torch.Tensor:
-        """Return the norm of all unscaled gradients, and scale them down if it exceeds a limit.
+        """Scale the unscaled gradients down if their norm exceeds a limit, and return the norm.
 
         Within a window nothing is clipped.
 

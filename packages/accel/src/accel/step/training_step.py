@@ -159,7 +159,8 @@ class TrainingStep:
             **kwargs: Arguments of torch's `backward`.
 
         Raises:
-            ValueError: The weight cannot be, or some losses of the window lack one.
+            ValueError: The weight is no single number of at least 0, some losses of the window lack one, or weights
+                cannot be added up here.
 
         Collective:
             Every process must call if a step is due, with a weight on all or on none.

@@ -19,7 +19,8 @@ def choose(log_with: LogWith | Iterable[LogWith] | None, logging_dir: str | Path
         logging_dir: The folder of the logs, which some trackers need.
 
     Raises:
-        ValueError: It lists all that cannot be.
+        ValueError: An entry is neither a tracker nor the name of one, two have one name, or a tracker lacks the folder
+            that it needs. The message lists all.
         ImportError: It lists trackers whose clients are not installed.
     """
     asked = [] if log_with is None else [log_with] if isinstance(log_with, str | GeneralTracker) else list(log_with)

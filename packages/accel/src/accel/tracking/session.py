@@ -301,7 +301,7 @@ class TrackingSession:
         raise ValueError(f"get_tracker({name!r}): no such tracker was started; there are: {there}")
 
     def flush(self, what: str) -> None:
-        """Return when the trackers have all that was logged, or warn if that takes too long.
+        """Wait until the trackers have all that was logged, or warn if that takes too long.
 
         Args:
             what: The call that waits, for the warning.
