@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from accel_testing import ForkingPython
+from forked_programs.forking_python import ForkingPython
 from namespaces import Machines, Node, two_nodes
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from accel_testing import ForkingPython, stretched
+from accel_testing import stretched
+from forked_programs.forking_python import ForkingPython
 from jobs import END_S, Ended, Job
 
 LAUNCH = ("-m", "accel", "launch", "--cpu")

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from accel_testing import ForkingPython, stretched
+from accel_testing import stretched
+from forked_programs.forking_python import ForkingPython
 from silent_environ import silent
 
 Python = Callable[..., "subprocess.CompletedProcess[str]"]

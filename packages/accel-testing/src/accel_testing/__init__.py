@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from accel_testing.failure import NotSendable, RankFailure
 from accel_testing.process_pool import MakePool, ProcessPool
-from accel_testing.programs.forking_python import ForkingPython
 from accel_testing.time_limits import stretched
 
 if TYPE_CHECKING:
     from accel_testing.equivalence import assert_same_numbers
 
 __all__ = [
-    "ForkingPython",
     "MakePool",
     "NotSendable",
     "ProcessPool",

@@ -1,4 +1,4 @@
-"""The pytest plug-in: fixtures `world` and `forking_python`, and the check for what tests leave behind."""
+"""The pytest plug-in: the fixture `world`, and the check for what tests leave behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from accel_testing import leak_check
 from accel_testing.dispositions import restore_defaults
 from accel_testing.process_pool import MakePool, ProcessPool
-from accel_testing.programs.forking_python import ForkingPython
 from accel_testing.seeds import seeded
 from accel_testing.time_limits import stretched
 
@@ -31,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "world_preload",
-        "modules that are imported once for all workers of `world`, and all programs of `forking_python`",
+        "modules that are imported once for all workers of `world`",
         "linelist",
         [],
     )
@@ -71,23 +70,13 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> Iterator[MakePool]:
     """Make pools of fresh workers for this test, and close them after it."""
+    preload = [*request.config.getini("world_preload"), *request.config.getoption("--preload")]
     with ExitStack() as stack:
 
         def make(size: int, *, join: bool = True) -> ProcessPool:
-            return stack.enter_context(ProcessPool(size, join=join, preload=_preload(request.config)))
+            return stack.enter_context(ProcessPool(size, join=join, preload=preload))
 
         yield make
-
-
-@pytest.fixture(scope="session")
-def forking_python(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Give the path of a stand-in for `sys.executable`, whose programs are forked with torch imported."""
-    with ForkingPython(_preload(request.config)) as python:
-        yield python.executable
-
-
-def _preload(config: pytest.Config) -> list[str]:
-    return [*config.getini("world_preload"), *config.getoption("--preload")]
 
 
 def _allowed(item: pytest.Item) -> frozenset[str]:

@@ -13,8 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self, final
 
-from accel_testing.programs import stub
 from accel_testing.time_limits import stretched
+
+from forked_programs import stub
 
 #: seconds in which the server has to have imported all modules, and to have ended
 STARTS_WITHIN_S, ENDS_WITHIN_S = 90.0, 5.0
@@ -42,7 +43,7 @@ class ForkingPython:
         bare = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
         ask = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
         path = json.loads(subprocess.run(ask, env=bare, stdout=subprocess.PIPE, check=True, text=True).stdout)
-        ours = str(Path(__file__).resolve().parents[2])
+        ours = str(Path(__file__).resolve().parents[1])
         environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.path.abspath(entry) for entry in [*sys.path, ours]))
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="accel-testing-")))
@@ -50,7 +51,7 @@ class ForkingPython:
             told = json.dumps([str(folder), path, list(preload)])
             log = stack.enter_context(open(folder / "log", "w+b"))
             self._server = subprocess.Popen(
-                [*within, sys.executable, "-m", "accel_testing.programs.server", told],
+                [*within, sys.executable, "-m", "forked_programs.server", told],
                 env=environ,
                 stdin=subprocess.PIPE,
                 stdout=log,

@@ -24,7 +24,8 @@ from types import ModuleType
 from typing import Any, NoReturn, cast
 
 from accel_testing.import_by_path import same_file
-from accel_testing.programs.stub import IGNORED_BY_PYTHON, KEPT, conditions
+
+from forked_programs.stub import IGNORED_BY_PYTHON, KEPT, conditions
 
 #: beginnings of variables that Python or torch has read before the fork
 READ_BEFORE = ("PYTHON", "LD_", "DYLD_", "TORCH_", "MKL_", "KMP_")

@@ -13,8 +13,8 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from accel_testing.programs.forked_program import Request, run_program
-from accel_testing.programs.stub import KEPT, MOST_DESCRIPTORS
+from forked_programs.forked_program import Request, run_program
+from forked_programs.stub import KEPT, MOST_DESCRIPTORS
 
 
 def monitor(connection: socket.socket, path: tuple[str, ...]) -> Callable[[], NoReturn]:

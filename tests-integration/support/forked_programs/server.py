@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from accel_testing.cheap_forks import prepare_forks
-from accel_testing.programs.monitor import monitor
+
+from forked_programs.monitor import monitor
 
 #: DDP's first use imports torch._dynamo, FSDP2's torch.distributed.fsdp: seconds in each program
 PRELOAD = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel")

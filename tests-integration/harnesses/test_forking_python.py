@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_testing import ForkingPython, stretched
+from accel_testing import stretched
+from forked_programs.forking_python import ForkingPython
 
 SOON_S = stretched(30)
 
