@@ -136,7 +136,11 @@ FILES = [
     Hostile("a null byte", b"import accelerate\x00\n", refused="it is not Python"),
     Hostile("empty", "", ("",)),
     Hostile("brackets without end", "import accelerate\nx = " + "(" * 500 + ")" * 500 + "\n", refused="not Python"),
-    Hostile("a form feed and a docstring", '"""A."""\n\x0cimport accelerate\n', refused="without a loss"),
+    Hostile(
+        "a form feed and a docstring",
+        '"""A."""\n\x0cimport accelerate\n',
+        ('"""A."""\n\x0cimport accel as accelerate\n',),
+    ),
     Hostile(
         "new words of Python",
         "import accelerate\nmatch accelerate.PartialState():\n    case x if (y := x):\n        print(f'{y!r:>{10}}')\n",

@@ -10,23 +10,34 @@ def words(text: str, kind: Kind) -> list[str]:
     return [note.words for note in rewrite_python(text).notes if note.kind is kind]
 
 
-def test_arguments_go_where_accel_takes_them() -> None:
-    """S182: and the class that they need is imported."""
-    text = "from accelerate import Accelerator\na = Accelerator(cpu=True, even_batches=False, logging_dir='x')\n"
-    assert rewrite_python(text).text == (
-        "from accel import DataLoaderConfiguration, Accelerator\n"
-        "a = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(even_batches=False), project_dir='x')\n"
-    )
-    module = "import accelerate as a\na.Accelerator(\n    dispatch_batches=True,\n)\n"
-    assert "dataloader_config=a.DataLoaderConfiguration(dispatch_batches=True),\n)" in rewrite_python(module).text
-    commented = module.replace("=True,\n", "=True,  # why\n    non_blocking=True,  # so\n    cpu=True,\n")
-    new = rewrite_python(commented).text
-    assert "Configuration(dispatch_batches=True,  # why\n    non_blocking=True),  # so\n    cpu=True,\n)" in new
+@pytest.mark.parametrize(
+    ("argument", "place"),
+    [
+        ("torch_tp_plugin", "parallelism_config=..."),
+        ("logging_dir", "project_dir=..."),
+        ("even_batches", "dataloader_config=DataLoaderConfiguration(even_batches=...)"),
+    ],
+)
+def test_an_argument_that_accel_lacks_needs_a_hand(argument: str, place: str) -> None:
+    """S182."""
+    text = f"from accelerate import Accelerator\na = Accelerator(cpu=True, {argument}=x)\n"
+    assert rewrite_python(text).text == text.replace("from accelerate", "from accel")
+    assert words(text, Kind.BY_HAND) == [f"Accelerator({argument}=...) is {place} in accel"]
 
 
-def test_an_argument_that_accel_lacks_needs_a_hand() -> None:
-    text = "from accelerate import Accelerator\na = Accelerator(torch_tp_plugin=x)\n"
-    assert words(text, Kind.BY_HAND) == ["Accelerator(torch_tp_plugin=...) is parallelism_config=... in accel"]
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("import accelerate . utils  as  u\n", "import accel.utils  as  u\n"),
+        ("from accelerate \\\n . utils import (set_seed)\n", "from accel.utils import (set_seed)\n"),
+        ("é = 'ü'; import os, accelerate # é\n", "é = 'ü'; import os, accel as accelerate # é\n"),
+        ("x = '''\r\x0c'''; from\taccelerate import*\r", "x = '''\r\x0c'''; from\taccel import*\r"),
+        ("from os import accelerate, path\n", "from os import accelerate, path\n"),
+    ],
+)
+def test_all_but_the_module_of_an_import_stays(before: str, after: str) -> None:
+    """S182: whatever stands beside it on its line."""
+    assert rewrite_python(before).text == after
 
 
 def test_what_works_differently_is_told_once_with_its_page() -> None:

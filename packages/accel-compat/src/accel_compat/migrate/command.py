@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 from accel_state.errors import CannotRun
 
-HELP = """Rewrites FILES for accel in place: imports and arguments in Python and in notebooks, commands and their
-options in shell scripts, and config files. Prints what needs a hand and why, what works differently, with the page that
-tells more, and a diff. A second run changes nothing."""
+HELP = """Rewrites FILES for accel in place: imports in Python and in notebooks, commands and their options in shell
+scripts, and config files. Prints what needs a hand and why, what works differently, with the page that tells more, and
+a diff. A second run changes nothing."""
 EPILOG = """\b
 examples:
   accel migrate train.py run.sh config.yaml

@@ -55,8 +55,7 @@ def rewrite_notebook(text: str) -> Rewritten:
             note(len(programs) + 1, [Note(1, Kind.BY_HAND, "it is not Python")] if "accelerate" in cell else [])
             program = f"{mark}{json.dumps(cell)}"
         programs.append(program)
-    names = find_names("\n".join(programs))
-    programs = [rewrite_program(program, names) for program in programs]
+    programs = [rewrite_program(program) for program in programs]
     names = find_names("\n".join(programs), OURS)
     for number, program in enumerate(programs, 1):
         note(number, (*notes_of_texts(program), *notes_of_program(program, names)))

@@ -1,4 +1,4 @@
-"""List what `accel migrate` rewrites in programs, and find the names that break afterwards."""
+"""Find what `accel migrate` writes in place of a module, and the names that break afterwards."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from symtable import SymbolTable, symtable
 from accel_compat.finder import UPSTREAM, answer_for
 
 OURS = "accel"
-CONFIGURATION = "DataLoaderConfiguration"
-LOADERS = "dataloader_config"
-#: arguments of other releases, with the argument in their place; those of loaders go into a DataLoaderConfiguration
+_OF_LOADERS = "dataloader_config=DataLoaderConfiguration({}=...)"
+#: arguments of other releases, with what accel takes in their place
 ARGUMENTS = {
-    "logging_dir": "project_dir",
-    "dispatch_batches": LOADERS,
-    "even_batches": LOADERS,
-    "use_seedable_sampler": LOADERS,
-    "non_blocking": LOADERS,
-    "use_stateful_dataloader": LOADERS,
-    "torch_tp_plugin": "parallelism_config",
-    "deepspeed_plugins": "deepspeed_plugin",
+    "logging_dir": "project_dir=...",
+    "dispatch_batches": _OF_LOADERS,
+    "even_batches": _OF_LOADERS,
+    "use_seedable_sampler": _OF_LOADERS,
+    "non_blocking": _OF_LOADERS,
+    "use_stateful_dataloader": _OF_LOADERS,
+    "torch_tp_plugin": "parallelism_config=...",
+    "deepspeed_plugins": "deepspeed_plugin=...",
 }
 #: differences, with the page that says why, by the names of methods, functions and arguments
 DIFFERENT = {
