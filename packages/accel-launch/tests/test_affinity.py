@@ -90,16 +90,6 @@ def test_gpus_in_another_order_take_their_cores_along(system: Path) -> None:
 
 
 @linux
-def test_gpus_are_found_by_their_uuids_too(system: Path) -> None:
-    """As CUDA_VISIBLE_DEVICES may name them, by as much of them as tells them apart."""
-    for number, folder in enumerate(sorted((system / "proc/driver/nvidia/gpus").iterdir())):
-        (folder / "information").write_text(f"Model: \t A\nGPU UUID: \t GPU-{number}a-b\nBus Type: \t PCIe\n")
-    by_number = cores_of_processes(2, ["3", "1"], system)
-    assert cores_of_processes(2, ["GPU-3a-b", "GPU-1"], system) == by_number
-    assert cores_of_processes(2, ["GPU-3a-b", "GPU-9"], system) != by_number
-
-
-@linux
 @pytest.mark.parametrize("word", ["-1", "", "nonsense"])
 def test_all_cores_are_shared_where_the_system_does_not_say(word: str, system: Path) -> None:
     (system / "sys/bus/pci/devices/0000:1a:00.0/numa_node").write_text(word)
@@ -107,8 +97,9 @@ def test_all_cores_are_shared_where_the_system_does_not_say(word: str, system: P
 
 
 @linux
-def test_a_gpu_that_the_system_does_not_list_shares_all_cores(system: Path) -> None:
-    assert cores_of_processes(2, ["0", "9"], system) == [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12, 13]]
+@pytest.mark.parametrize("gpu", ["9", "GPU-3a-b"])
+def test_a_gpu_that_the_system_does_not_list_shares_all_cores(gpu: str, system: Path) -> None:
+    assert cores_of_processes(2, ["0", gpu], system) == [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12, 13]]
 
 
 @linux

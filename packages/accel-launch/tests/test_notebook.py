@@ -192,9 +192,8 @@ def test_all_keywords_that_cannot_be_followed_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (0.5, "args=0.5: expected a tuple or a list of .* found a float; for one argument write (0.5,)"),
-        ("abc", "args='abc': expected a tuple or a list of .* found a str; for one argument write ('abc',)"),
-        ("x" * 90, "args x of type str: expected a tuple or a list .* write (x,)"),
+        (0.5, "args: expected a tuple or a list of .* found a float; for one argument write (x,)"),
+        ("abc", "args: expected a tuple or a list of .* found a str; for one argument write (x,)"),
         (None, "found a NoneType"),
     ],
 )

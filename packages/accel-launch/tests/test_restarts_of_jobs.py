@@ -68,7 +68,7 @@ def test_one_that_fails_every_time_is_given_up_with_its_code(accel: Run, tmp_pat
 def test_failures_are_counted_since_the_last_checkpoint(accel: Run, tmp_path: Path) -> None:
     done = accel("launch", "--cpu", "-n", "1", "--max_restarts", "1", "script.py", "3", "0,1,2", "3")
     assert (done.returncode, attempts(tmp_path)) == (0, 4)
-    assert "1 of 1 times since the last checkpoint" in done.stderr
+    assert "1 of 1 times" in done.stderr
     done = accel("launch", "--cpu", "-n", "1", "--max_restarts", "1", "script.py", "3", "1", "3")
     assert done.returncode == 3
 

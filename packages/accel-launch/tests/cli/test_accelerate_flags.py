@@ -164,21 +164,16 @@ def test_no_flag_is_accels_and_foreign() -> None:
     assert not OWN & THEIRS
 
 
-def test_a_mistyped_foreign_flag_names_the_nearest() -> None:
-    problem = problem_of(["--multi_gpus", "s.py"])
-    assert "did you mean --multi_gpu?" in problem
-
-
 @pytest.mark.parametrize(
     ("flag", "meant"),
     [
-        ("--nproc-per-nodes", "--num_processes"),
-        ("--master_adress", "--main_process_ip"),
+        ("--num_proces", "--num_processes"),
+        ("--no_cpus", "--no_cpu"),
+        ("--fsdp_min_num_param", "--fsdp_min_num_params"),
         ("--gpu-id", "--gpu_ids"),
-        ("--quite", "--quiet"),
+        ("--quite", None),
         ("--bogus", None),
         ("--tpus", None),
-        ("--debg", "--debug"),
         ("--num_workers", None),
     ],
 )
@@ -191,8 +186,7 @@ def test_nothing_that_is_refused_is_ever_suggested() -> None:
     for flag in sorted(THEIRS):
         problem = problem_of([f"--{flag.lstrip('-')}zz", "s.py"])
         meant = problem.partition("did you mean ")[2].partition("?")[0].split()
-        values = [] if not meant or meant[0] not in THEIRS else [*meant, "1", "s.py"]
-        assert read(values).problems == (), flag
+        assert not meant or meant[0] not in THEIRS, flag
 
 
 def test_accel_env_does_not_guess_at_an_option_that_is_like_none(accel_program: Run) -> None:

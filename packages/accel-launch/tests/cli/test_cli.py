@@ -1,5 +1,6 @@
 """The real command line, from the shell's side."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -109,7 +110,7 @@ def test_another_package_adds_a_scheduler(accel: Run, tmp_path: Path) -> None:
     done = accel("launch", "--submit", "pbz", "train.py")
     assert done.returncode == 2
     known = "the schedulers are: slurm, sagemaker, kubernetes, lsf, pbs\n"
-    assert f"--submit: there is no scheduler 'pbz'; did you mean 'pbs'?; {known}" in done.stderr
+    assert f"--submit pbz: there is no such scheduler; did you mean 'pbs'?; {known}" in done.stderr
 
 
 @pytest.mark.parametrize(("command", "extra"), EXTRAS.items())
@@ -195,6 +196,21 @@ def test_a_module_and_a_program_are_started(accel_program: Run, show: str, count
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
+def test_a_program_that_cannot_be_started_is_one_line(accel_program: Run, count: str) -> None:
+    done = accel_program("launch", "--cpu", "-n", count, "--no_python", "./absent")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"accel: error: .*\./absent.*No such file or directory.*\n", done.stderr)
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_module_that_is_not_there_is_said_by_python(accel_program: Run, count: str) -> None:
+    done = accel_program("launch", "--cpu", "-n", count, "-m", "absent")
+    assert done.returncode == 1
+    assert "No module named absent" in done.stderr
+    assert "File " not in done.stderr
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
 def test_stdin_reaches_the_script(accel_program: Run, tmp_path: Path, count: str) -> None:
     (tmp_path / "read.py").write_text(
         "import os, sys, time\n"
@@ -214,7 +230,7 @@ def test_the_environment_is_described_with_the_origin_of_each_value(accel: Run, 
     for words in (
         "python: ",
         "torch: ",
-        "config file: c.yaml\n  num_processes: 2\n  use_cpu: true\n",
+        "config file: c.yaml\n",
         "  num_processes: 3  # flag\n",
         "  use_cpu: true  # config file c.yaml\n",
         "  mixed_precision: bf16  # environment ACCEL_MIXED_PRECISION\n",
@@ -228,7 +244,7 @@ def test_a_broken_config_file_is_described_and_refused(accel: Run, tmp_path: Pat
     (tmp_path / "c.yaml").write_text("nonsense: 2\n")
     done = accel("env", "--config_file", "c.yaml")
     assert done.returncode == 2
-    assert "  nonsense: 2\n" in done.stdout
+    assert "config file: c.yaml\n" in done.stdout
     assert "unknown key 'nonsense'" in done.stderr
 
 
@@ -275,11 +291,4 @@ def test_the_check_takes_no_script(accel: Run) -> None:
     assert accel("test", "train.py").stderr == "accel: error: Got unexpected extra argument (train.py)\n"
     done = accel("test", "--module", "train.py")
     assert done.returncode == 2
-    assert done.stderr == "accel: error: --module is an option of accel launch, and not of accel test\n"
-
-
-def test_the_check_says_when_package_accel_is_missing(accel: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accel_launch.cli.commands.test.find_spec", lambda _: None)
-    done = accel("test")
-    assert done.returncode == 2
-    assert "module accel.tools.self_test of package accel, which is not installed" in done.stderr
+    assert done.stderr == "accel: error: --module is not an option of accel test (see accel test --help)\n"

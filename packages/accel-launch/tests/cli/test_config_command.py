@@ -14,7 +14,6 @@ from accel_launch.cli.launch_command import resolve_options
 from accel_launch.cli.launch_option import LaunchOption
 from accel_launch.cli.option_types import COUNT, DEVICES, NUMBER, PAIRS, PORT, SWITCH, Value, as_text
 from accel_launch.cli.options import OPTIONS, LaunchSettings
-from accel_launch.cli.scheduler_name import SchedulerName
 from accel_launch.config.config_file import config_folder
 from accel_launch.config.config_show import setting_lines
 from accel_launch.config.config_writer import file_text, write_config
@@ -93,8 +92,7 @@ def test_default_refuses_what_has_no_place_in_a_file(accel: Run, written: Path) 
     for option in ("--dry_run", "--module"):
         done = accel("config", "default", option, "-n", "2")
         assert (done.returncode, done.stdout) == (2, "")
-        assert f"{option} is an option of accel launch" in done.stderr
-        assert "and not of accel config default" in done.stderr
+        assert f"{option} is not an option of accel config default" in done.stderr
     assert "unexpected extra argument (train.py)" in accel("config", "default", "-n", "2", "train.py").stderr
     assert "--num_processes: expected a whole number" in accel("config", "default", "-n", "0").stderr
     assert not written.exists()
@@ -105,10 +103,7 @@ def test_without_a_terminal_questions_are_refused_with_their_flags(accel: Run) -
     done = accel("config")
     assert (done.returncode, done.stdout) == (2, "")
     assert "accel config default --num_processes 2 --mixed_precision bf16" in done.stderr
-    owners = "accel launch and accel config default and accel config show"
-    assert (
-        accel("config", "-n", "2").stderr == f"accel: error: -n is an option of {owners}, and not of accel config ask\n"
-    )
+    assert "-n is not an option of accel config ask" in accel("config", "-n", "2").stderr
 
 
 def test_update_rewrites_a_file_of_accelerate_and_keeps_the_old_one(accel: Run, tmp_path: Path) -> None:
@@ -154,7 +149,7 @@ def test_update_without_a_file_names_the_path_and_what_makes_one(accel: Run, wri
 
 def test_update_of_a_file_that_cannot_be_read_names_it(accel: Run, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("a: [")
-    assert "config file c.yaml: not YAML: " in accel("config", "update", "--config_file", "c.yaml").stderr
+    assert "config file c.yaml: not YAML or JSON: " in accel("config", "update", "--config_file", "c.yaml").stderr
 
 
 def test_the_help_of_a_command_is_of_that_command(accel: Run) -> None:
@@ -264,7 +259,7 @@ def values_of(option: LaunchOption) -> st.SearchStrategy[Value]:
     if option.name == "dynamo_config":
         backend, mode = st.sampled_from(["eager", "inductor"]), st.sampled_from(["default", "max-autotune"])
         return st.fixed_dictionaries({"backend": backend}, optional={"mode": mode})
-    if isinstance(option.type, SchedulerName):
+    if option.name == "submit":
         return st.sampled_from(BROUGHT)
     if isinstance(option.type, click.Choice):
         return st.sampled_from(option.type.choices)

@@ -27,7 +27,6 @@ TEXTS = {
     "main_process_port": "The port there?",
     "cpu": "Compute on GPUs or on the CPU?",
     "num_processes": "How many processes?",
-    "gpu_ids": "Which GPUs?",
 }
 ENTER, DOWN, UP, CTRL_C, CTRL_D = b"\r", b"\x1b[B", b"\x1b[A", b"\x03", b"\x04"
 BACK = b"\x7f"
@@ -81,31 +80,21 @@ def test_without_a_gpu_that_is_said_and_nothing_of_gpus_is_asked(capsys: pytest.
         "num_processes": 1,
         "mixed_precision": "no",
         "gradient_accumulation_steps": 1,
-        "max_restarts": 0,
     }
-    assert len(user.asked) == 5
+    assert len(user.asked) == 4
     assert "No GPU was found" in capsys.readouterr().out
     assert [title.split(":")[0] for title in user.offered["Which precision?"]] == ["no", "bf16", "fp16"]
 
 
-def test_gpus_have_a_process_each_and_are_asked_for_if_some_are_left() -> None:
+def test_gpus_have_a_process_each() -> None:
     values, user = ask(GPUS)
     assert (values["cpu"], values["num_processes"]) == (False, 4)
-    assert "gpu_ids" not in values
-    assert "Which GPUs?" not in user.asked
     assert [title.split(":")[0] for title in user.offered["Which precision?"]][-1] == "fp8"
     values, user = ask(GPUS, {"num_processes": "5;2"})
-    assert (values["num_processes"], values["gpu_ids"]) == (2, "0,1")
+    assert values["num_processes"] == 2
     assert user.refused == ["each process has a GPU of its own, and this machine has 4: expected 4 or fewer"]
-    _, user = ask(GPUS, {"num_processes": "2", "gpu_ids": "7,1;3;x;1,3"})
-    assert user.refused == [
-        "there is no GPU 7: expected some of 0, 1, 2, 3",
-        "each process has a GPU of its own: expected at least 2, found 1",
-        "expected all, or different device numbers such as 0,1, found 'x'",
-    ]
     values, user = ask(GPUS, {"cpu": "CPU", "num_processes": "8"})
     assert (values["cpu"], values["num_processes"]) == (True, 8)
-    assert "Which GPUs?" not in user.asked
 
 
 def test_several_machines_are_asked_how_they_meet() -> None:
@@ -126,7 +115,6 @@ def test_several_machines_are_asked_how_they_meet() -> None:
         "use_fsdp": False,
         "mixed_precision": "no",
         "gradient_accumulation_steps": 1,
-        "max_restarts": 0,
     }
     values, _ = ask(GPUS, {WHERE: MORE})
     assert (values["machine_rank"], values["main_process_ip"]) == (0, "host-a")
@@ -144,7 +132,7 @@ def test_several_machines_are_asked_how_they_meet() -> None:
 def test_machines_that_number_themselves_are_asked_eleven_questions() -> None:
     values, user = ask(GPUS, {WHERE: MORE, "rdzv_backend": "c10d", "main_process_ip": "host-b"})
     assert "machine_rank" not in values
-    assert len(user.asked) == 11
+    assert len(user.asked) == 10
 
 
 def test_values_of_the_file_are_offered_and_dropped_if_they_do_not_fit() -> None:
@@ -163,7 +151,6 @@ def test_values_of_the_file_are_offered_and_dropped_if_they_do_not_fit() -> None
         "use_fsdp": False,
         "mixed_precision": "no",  # float8 needs a GPU
         "gradient_accumulation_steps": 4,
-        "max_restarts": 0,
         "grace_period": 90,  # nothing asks for it
     }
     values, _ = ask(GPUS, {}, before)
@@ -245,7 +232,6 @@ def test_answers_at_a_terminal_become_the_file_that_show_reads(terminal: Open, a
     user.answer("Where do the weights lie?", DOWN + ENTER)
     user.answer("Which precision?", DOWN + DOWN + UP + ENTER)
     user.answer("each step of the optimizer?", b"4" + ENTER)
-    user.answer("restarts after a failure?", ENTER)
     assert user.finish() == 0
     path = tmp_path / "no-config" / "default_config.yaml"
     assert f"written: {path}" in user.screen
@@ -258,20 +244,18 @@ def test_answers_at_a_terminal_become_the_file_that_show_reads(terminal: Open, a
 
 def test_gpus_and_values_of_a_named_file_are_offered(terminal: Open, accel: Run, tmp_path: Path) -> None:
     """S103."""
-    (tmp_path / "c.yaml").write_text("num_processes: 2\nmixed_precision: fp16\ngrace_period: 90\n")
+    (tmp_path / "c.yaml").write_text("num_processes: 2\ngpu_ids: 4,6\nmixed_precision: fp16\ngrace_period: 90\n")
     user = terminal("config", "--config_file", "c.yaml", environ={"CUDA_VISIBLE_DEVICES": "4,5,6"})
     user.answer(WHERE, ENTER)
     user.answer("on GPUs or on the CPU?", ENTER)
     user.answer("How many processes?", ENTER)
-    user.answer("Which GPUs?", b"4,6" + ENTER)
     user.answer("Where do the weights lie?", ENTER)
     user.answer("Which precision?", ENTER)
     user.answer("each step of the optimizer?", ENTER)
-    user.answer("restarts after a failure?", b"2" + ENTER)
     assert user.finish() == 0
     assert "accel test --config_file c.yaml" in user.screen
     shown = yaml.safe_load(accel("config", "show", "--config_file", "c.yaml").stdout)
-    expected = {"num_processes": 2, "gpu_ids": "4,6", "mixed_precision": "fp16", "max_restarts": 2, "grace_period": 90}
+    expected = {"num_processes": 2, "gpu_ids": "4,6", "mixed_precision": "fp16", "grace_period": 90}
     assert {key: shown[key] for key in expected} == expected
 
 
@@ -283,11 +267,10 @@ def test_what_is_typed_takes_the_place_of_the_default_and_enter_keeps_it(termina
     user.answer("Where do the weights lie?", ENTER)
     user.answer("Which precision?", ENTER)
     user.answer("each step of the optimizer? (8)", b"  " + ENTER)
-    user.answer("restarts after a failure? (3)", b"0" + ENTER)
     assert user.finish() == 0
     content = yaml.safe_load((tmp_path / "c.yaml").read_text())
     found = [content[key] for key in ("num_processes", "gradient_accumulation_steps", "max_restarts")]
-    assert found == [2, 8, 0]
+    assert found == [2, 8, 3]
 
 
 def test_several_machines_at_a_terminal(terminal: Open, accel: Run) -> None:
@@ -302,7 +285,6 @@ def test_several_machines_at_a_terminal(terminal: Open, accel: Run) -> None:
     user.answer("Where do the weights lie?", ENTER)
     user.answer("Which precision?", ENTER)
     user.answer("each step of the optimizer?", ENTER)
-    user.answer("restarts after a failure?", ENTER)
     assert user.finish() == 0
     shown = yaml.safe_load(accel("config", "show").stdout)
     expected = {"num_machines": 2, "machine_rank": 1, "main_process_ip": "10.0.0.1", "num_processes": 2}

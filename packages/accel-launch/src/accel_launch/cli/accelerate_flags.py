@@ -6,12 +6,10 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import click
 
-from accel_launch.cli.options import OPTIONS
 from accel_launch.cli.suggest import suggest
 from accel_launch.config.accelerate_config import NOT_YET, WITH_MPIRUN, WITHOUT_IPEX, asks_nothing
 
@@ -115,29 +113,10 @@ def unknown_flag(error: click.NoSuchOption, ctx: click.Context) -> str:
     details = next((why for starts, why in _DETAILS.items() if flag.lstrip("-").startswith(starts)), None)
     if details is not None:
         return f"{flag} is not supported: {details}; leave it out"
-    others: dict[str, Sequence[click.Parameter]] = {"accel launch": OPTIONS}
-    if ctx.parent is not None and isinstance(ctx.parent.command, click.Group):
-        group, path = ctx.parent.command, ctx.parent.command_path
-        others |= {f"{path} {name}": command.params for name, command in group.commands.items()}
-    owners = [
-        path for path, params in others.items() if any(flag in (*param.opts, *param.secondary_opts) for param in params)
-    ]
-    if owners:
-        return f"{flag} is an option of {' and '.join(owners)}, and not of {ctx.command_path}"
+    own = [option for option in ctx.command.params if not isinstance(option, AccelerateOption)]
     # the dashes, which all flags have, make none alike
-    meanings = {known.lstrip("-"): _meaning(known, ctx.command) for known in error.possibilities or ()}
-    near = suggest(flag.lstrip("-"), filter(meanings.get, meanings), likeness=0.72)
-    meant = f"; did you mean {meanings[near]}?" if near is not None else ""
-    takes_script = any(isinstance(param, click.Argument) for param in ctx.command.params)
-    after = "; options for the script come after the script" if takes_script else ""
+    known = {name.lstrip("-"): name for option in own for name in (*option.opts, *option.secondary_opts)}
+    near = suggest(flag.lstrip("-"), known, likeness=0.72)
+    meant = f"; did you mean {known[near]}?" if near is not None else ""
+    after = "; options for the script come after the script" if "words" in known else ""
     return f"{flag} is not an option of {ctx.command_path}{meant} (see {ctx.command_path} --help{after})"
-
-
-def _meaning(flag: str, command: click.Command) -> str:
-    """Return the suggestion for a misspelt flag: the flag, or the option for it here. A refused flag has none."""
-    option = next((param for param in command.params if flag in param.opts), None)
-    if not isinstance(option, AccelerateOption):
-        return flag
-    # A short name is like many words: only who writes it as it is has meant it.
-    short = option.renamed and len(flag) <= len("--nproc")
-    return "" if short or option.why else option.renamed.partition(",")[0] or flag

@@ -12,7 +12,6 @@ from click.core import ParameterSource
 from accel_launch.cli.entry_option import with_entries
 from accel_launch.cli.launch_option import LaunchOption
 from accel_launch.cli.option_types import COUNT, DEVICES, FILE, FOLDER, HOST, NUMBER, PAIRS, PORT, SWITCH
-from accel_launch.cli.scheduler_name import SchedulerName
 from accel_launch.job.schedulers import BROUGHT
 
 STATIC, C10D = "static", "c10d"
@@ -156,10 +155,11 @@ class LaunchSettings:
         SWITCH, "Print the processes that would start, with their environments, and start none.", key=None
     )
     submit: str | None = _setting(
-        SchedulerName(),
+        click.STRING,
         "Write a job for this scheduler, and submit it if its client is installed, instead of starting it here.",
         key=None,
         metavar=f"[{'|'.join(BROUGHT)}]",
+        shell_complete=lambda ctx, option, word: [name for name in BROUGHT if name.startswith(word)],
     )
     submit_options: Mapping[str, str] | None = _setting(
         PAIRS,

@@ -5,7 +5,6 @@ Values are kept as the text that a flag would have, so that the types of the opt
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -75,23 +74,20 @@ def read_defaults(named: str | None, sources: Sources) -> dict[str, Any]:
 
 
 def read_content(path: Path) -> Mapping[object, object]:
-    """Return the names and values of a file as they are written. Values of YAML are texts.
+    """Return the names and values of a file as they are written. Values are texts.
 
     Raises:
         CannotRun: The file cannot be read, every user may write it, or it is not a list of names and values.
     """
     import yaml
 
-    kind, content = "JSON" if path.suffix == ".json" else "YAML", None
+    content = None
     try:
         with path.open(encoding="utf-8") as file:
             # Of the open file: another one could take its name between a look and the reading.
             problem = problem_of_open_file(file.fileno(), path)
             text = file.read() if problem is None else ""
-        if kind == "YAML":
-            content = yaml.load(text, _text_loader())  # a SafeLoader
-        elif text.strip():
-            content = json.loads(text, object_pairs_hook=_once)
+        content = yaml.load(text, _text_loader())  # a SafeLoader; JSON is YAML too
         if content is not None and not isinstance(content, dict):
             problem = f"expected lines of the form name: value, found a {type(content).__name__}"
     except FileNotFoundError:
@@ -101,7 +97,7 @@ def read_content(path: Path) -> Mapping[object, object]:
     except RecursionError:
         problem = "not read: too many brackets within each other"
     except (yaml.YAMLError, ValueError) as error:
-        problem = f"not {kind}: {' '.join(str(error).split())}"
+        problem = f"not YAML or JSON: {' '.join(str(error).split())}"
     if problem is not None:
         raise CannotRun(f"config file {path}", [problem])
     return content or {}

@@ -41,11 +41,9 @@ ASKED = (
     "main_process_port",
     "cpu",
     "num_processes",
-    "gpu_ids",
     "use_fsdp",
     "mixed_precision",
     "gradient_accumulation_steps",
-    "max_restarts",
 )
 Refusal = Callable[[Any], str | None]
 #: shows a question, words about it and titles, the first of which stands at a position; gives that of the chosen title
@@ -141,9 +139,6 @@ def ask_settings(
         return None
 
     count = wizard.ask("num_processes", "How many processes?", machines * (1 if cpu else len(gpus)), refusal=too_many)
-    if not cpu and count // machines < len(gpus):
-        _ask_gpus(wizard, gpus, count // machines)
-
     if count > 1:
         wizard.ask("use_fsdp", "Where do the weights lie?", False, words=WEIGHTS)
 
@@ -152,7 +147,6 @@ def ask_settings(
 
     wizard.ask("mixed_precision", "Which precision?", "no", refusal=needs_gpu, words=PRECISIONS)
     wizard.ask("gradient_accumulation_steps", "How many batches for each step of the optimizer?", 1)
-    wizard.ask("max_restarts", "How many restarts after a failure?", 0)
     return {**{name: value for name, value in before.items() if name not in ASKED}, **wizard.answers}
 
 
@@ -179,19 +173,6 @@ def _ask_machines(wizard: ConfigWizard, host: str) -> int:
     wizard.ask("main_process_ip", "The name or address of the machine where all meet?", host if rank == 0 else None)
     wizard.ask("main_process_port", "The port there?", PORT, refusal=not_known)
     return count
-
-
-def _ask_gpus(wizard: ConfigWizard, gpus: Sequence[str], needed: int) -> None:
-    def wrong(chosen: str) -> str | None:
-        names = chosen.split(",")
-        unknown = [name for name in names if name not in gpus] if all(map(str.isdecimal, [*names, *gpus])) else []
-        if unknown:
-            return f"there is no GPU {', '.join(unknown)}: expected some of {', '.join(gpus)}"
-        if chosen != "all" and len(names) < needed:
-            return f"each process has a GPU of its own: expected at least {needed}, found {len(names)}"
-        return None
-
-    wizard.ask("gpu_ids", "Which GPUs?", ",".join(gpus[:needed]), refusal=wrong)
 
 
 def choose_at_terminal(text: str, about: str, titles: Sequence[str], first: int) -> int:

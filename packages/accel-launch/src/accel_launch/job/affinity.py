@@ -12,7 +12,6 @@ from pathlib import Path
 SYSTEM = Path("/")
 #: a range of cores in a list as Linux writes them, such as 0-3,8
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-_UUID = re.compile(r"^GPU UUID:\s*(\S+)", re.MULTILINE)
 
 
 def shares_of_cores(count: int, nodes: Sequence[int | None], cores: Mapping[int, Sequence[int]]) -> list[list[int]]:
@@ -39,7 +38,7 @@ def cores_of_processes(count: int, gpus: Sequence[str], system: Path = SYSTEM) -
 
     Args:
         count: Number of processes.
-        gpus: Number or UUID of the GPU of each process.
+        gpus: Number of the GPU of each process. With a UUID in the place of any, all processes share all cores.
         system: Folder that has the files of the system.
     """
     if sys.platform != "linux":
@@ -55,17 +54,10 @@ def cores_of_processes(count: int, gpus: Sequence[str], system: Path = SYSTEM) -
 
 
 def _nodes_of_gpus(gpus: Sequence[str], system: Path) -> list[int]:
-    """Return the NUMA node of each GPU, by number on the bus or begin of the UUID, or none if one is unknown."""
-    names: dict[str, str] = {}
-    for number, folder in enumerate(sorted((system / "proc/driver/nvidia/gpus").glob("*:*"))):
-        names[str(number)] = folder.name
-        with suppress(OSError):
-            names |= dict.fromkeys(_UUID.findall((folder / "information").read_text()), folder.name)
-    nodes = []
+    """Return the NUMA node of each GPU, by its number on the bus, or none if one is unknown."""
+    on_bus = sorted(folder.name.lower() for folder in (system / "proc/driver/nvidia/gpus").glob("*:*"))
+    devices = system / "sys/bus/pci/devices"
     try:
-        for gpu in gpus:
-            found = [name for name in names if name == gpu or (gpu.startswith("GPU-") and name.startswith(gpu))]
-            nodes.append(int((system / "sys/bus/pci/devices" / names[found[0]].lower() / "numa_node").read_text()))
+        return [int((devices / on_bus[int(gpu)] / "numa_node").read_text()) for gpu in gpus]
     except (OSError, ValueError, IndexError):
         return []
-    return nodes

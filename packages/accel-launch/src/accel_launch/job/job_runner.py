@@ -87,8 +87,7 @@ def run_until_done(
                 say(f"accel: gives up {'as a machine is lost' if result.lost_machine else spent}")
             return result
         pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
-        since = " since the last checkpoint" if result.progressed or attempt >= failures else ""
-        say(f"accel: starts again in {pause_s:g} s ({failures} of {max_restarts} times{since})")
+        say(f"accel: starts again in {pause_s:g} s ({failures} of {max_restarts} times)")
         ended = pause(pause_s)
         if ended is not None:
             tell(ended, say)

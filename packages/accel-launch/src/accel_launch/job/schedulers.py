@@ -4,33 +4,26 @@ from typing import Any
 
 from accel_state.errors import CannotRun
 
+from accel_launch.cli.suggest import did_you_mean
+
 GROUP = "accel.schedulers"
 #: the schedulers that package accel-submit brings
 BROUGHT = ("slurm", "sagemaker", "kubernetes")
 
 
-def scheduler_names() -> tuple[str, ...]:
-    """Return the names of the schedulers of accel-submit, and of other installed packages."""
-    from importlib.metadata import entry_points  # imported only by a launch that submits, or completes its words
-
-    return tuple(dict.fromkeys([*BROUGHT, *sorted(point.name for point in entry_points(group=GROUP))]))
-
-
 def load_scheduler(name: str) -> Any:
-    """Return the scheduler of a name, an `accel_submit.Scheduler`.
+    """Return the scheduler of a name, an `accel_submit.Scheduler`. No other scheduler is imported.
 
     Raises:
-        CannotRun: No installed package has it.
+        CannotRun: No installed package has it. The error has the nearest name.
     """
-    from importlib.metadata import entry_points
+    from importlib.metadata import entry_points  # imported only by a launch that submits
 
-    point = next(iter(entry_points(group=GROUP, name=name)), None)
-    if point is None:
-        raise CannotRun(
-            f"accel launch --submit {name}",
-            [
-                f"--submit {name}: it needs package accel-submit: in a clone of accel, pip install"
-                " ./packages/accel-submit"
-            ],
-        )
-    return point.load()()
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    if name in points:
+        return points[name].load()()
+    names = [*dict.fromkeys([*BROUGHT, *sorted(points)])]
+    why = f"there is no such scheduler{did_you_mean(name, names)}; the schedulers are: {', '.join(names)}"
+    if name in BROUGHT:
+        why = "it needs package accel-submit: in a clone of accel, pip install ./packages/accel-submit"
+    raise CannotRun("accel launch", [f"--submit {name}: {why}"])

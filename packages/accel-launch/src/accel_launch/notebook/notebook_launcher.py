@@ -119,7 +119,12 @@ def _launch(
                 problems.append(f"{name}={value!r}: {error.message}")
     if not callable(function):
         problems.append(f"expected a function, found {function!r}; name it without calling it: {caller}(train, args)")
-    problems += _wrong_args(args)
+    if not isinstance(args, tuple | list):
+        # each item of a text or a tensor would become an argument
+        kind = type(args).__name__
+        problems.append(
+            f"args: expected a tuple or a list of the function's arguments, found a {kind}; for one argument write (x,)"
+        )
     if problems:
         raise CannotRun(caller, problems)
     environ = process_environ()
@@ -157,20 +162,6 @@ def _launch(
         if result.first is not None:
             raise WorkerFailed(explain(result) or "a process has failed")
         return [_result(folder / RESULT.format(rank)) for rank in range(count)]
-
-
-def _wrong_args(args: object) -> list[str]:
-    """Return the problem of arguments that are no list: each item of a text or a tensor would become an argument."""
-    if isinstance(args, tuple | list):
-        return []
-    shown, kind = repr(args), type(args).__name__
-    # a tensor or a data set is not printed to say that it has no brackets around it
-    brief = len(shown) <= 40 and "\n" not in shown
-    written, named = (shown, f"args={shown}") if brief else ("x", f"args x of type {kind}")
-    return [
-        f"{named}: expected a tuple or a list of the function's arguments, found a {kind}; for one argument"
-        f" write ({written},)"
-    ]
 
 
 def _result(path: Path) -> Any:

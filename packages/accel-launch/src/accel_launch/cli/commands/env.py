@@ -66,14 +66,8 @@ def _devices(environ: Mapping[str, str]) -> Iterator[str]:
 def _config(options: ResolvedOptions) -> Iterator[str]:
     from accel_launch.config.config_file import config_folder
 
-    if options.file is None:
-        yield f"config file: none (default_config.yaml would be read from {config_folder(options.environ)})"
-        return
-    yield f"config file: {options.file}"
-    try:
-        yield from (f"  {line}" for line in options.file.read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        yield f"  cannot be read: {error}"
+    default = f"none (default_config.yaml would be read from {config_folder(options.environ)})"
+    yield f"config file: {options.file or default}"
 
 
 def _variables(environ: Mapping[str, str]) -> Iterator[str]:

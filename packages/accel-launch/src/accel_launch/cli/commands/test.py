@@ -1,8 +1,6 @@
 """Run `accel test`, which launches the check that package accel ships, by the same route as any script."""
 
-import sys
 from dataclasses import replace
-from importlib.util import find_spec
 
 from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions
 
@@ -17,20 +15,10 @@ def run(options: ResolvedOptions) -> int:
     Raises:
         CannotRun: Nothing was started. The error lists every reason.
     """
-    from accel_state.errors import CannotRun
-
     from accel_launch.cli.commands.launch import run_to_end
     from accel_launch.job.job import read_job
     from accel_launch.supervise.output import say
 
-    if find_spec("accel") is None:
-        raise CannotRun(
-            "accel test",
-            [
-                f"the check is module {CHECK} of package accel, which is not installed for {sys.executable};"
-                " install package accel next to accel-launch"
-            ],
-        )
     job = read_job(replace(options, settings=options.settings.with_flags(module=True), script=CHECK))
     result = run_to_end(job)
     count = job.count * (job.node.count if job.node is not None else 1)
