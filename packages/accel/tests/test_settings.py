@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from accel import Accelerator, TorchDynamoPlugin
+from accel import Accelerator, FullyShardedDataParallelPlugin, TorchDynamoPlugin
 from accel.configuration import DataLoaderConfiguration
 from accel.settings import Settings, resolve
 from accel_names import deepspeed
@@ -78,6 +78,12 @@ def test_an_unknown_precision_is_refused_with_what_there_is() -> None:
 def test_accumulation_steps_are_whole_and_positive(steps: Any) -> None:
     with pytest.raises(ValueError, match=r"gradient_accumulation_steps=.*: expected a whole number of at least 1"):
         resolved(gradient_accumulation_steps=steps)
+
+
+def test_options_of_a_strategy_are_given_once() -> None:
+    plugin = FullyShardedDataParallelPlugin()
+    with pytest.raises(ValueError, match="strategy_options and the options of fsdp2 in another argument"):
+        resolved(strategy="fsdp2", strategy_options=plugin, fsdp_plugin=plugin)
 
 
 def test_all_problems_are_reported_at_once() -> None:

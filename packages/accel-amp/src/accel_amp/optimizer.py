@@ -95,6 +95,8 @@ class AcceleratedOptimizer(Optimizer):
         # whether the gradients have had their step; and whether they were to be cleared without one
         self._spent, self._given_up = False, False
         self._warned = False
+        #: number of the window of its newest step
+        self.stepped_at = 0
         self._boundary = step_boundary
         self.accumulation.tell(self)
         if scaler is not None:
@@ -264,6 +266,7 @@ class AcceleratedOptimizer(Optimizer):
             first.check()
         self._steps = self._steps + made
         self._spent, self._given_up = True, False
+        self.stepped_at = accumulation.steps
         if self._boundary is not None:
             self._boundary()
         if self.on_step is not None:

@@ -126,6 +126,8 @@ def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Setting
     wrong = problems_of(strategy, given.strategy_options)
     problems += wrong
     if given.strategy_options is not None and not wrong:
+        if options.get(str(strategy)) not in (None, Handlers().ddp):
+            problems.append(f"strategy_options and the options of {strategy} in another argument are given; give one")
         options[str(strategy)] = given.strategy_options
     if isinstance(strategy, str) and options[SHARDED] is not None and strategy not in (AUTO, SHARDED):
         problems.append(f"strategy={strategy!r} and fsdp_plugin contradict each other; give one of them")

@@ -293,3 +293,29 @@ def test_memory_stays_what_it_was_over_50_saves(tmp_path: Path) -> None:
         accelerator.wait_for_checkpoint()
         resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096)
     assert max(resident[10:]) - resident[9] < 8 << 20
+
+
+@pytest.mark.parametrize("place", ["before the step", "after the step", "after zero_grad", "outside"])
+def test_a_save_before_the_step_that_is_due_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    """The batches of the window count as served, and its gradients are in no checkpoint."""
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    raw = nn.Linear(2, 1)
+    model, optimizer = accelerator.prepare(raw, torch.optim.SGD(raw.parameters(), lr=0.1))
+    for _ in range(2):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(torch.ones(1, 2)).sum())
+            due = accelerator.sync_gradients
+            if due and place == "before the step":
+                accelerator.save_state(tmp_path / "saved")
+            optimizer.step()
+            if due and place == "after the step":
+                accelerator.save_state(tmp_path / "saved")
+            optimizer.zero_grad()
+            if due and place == "after zero_grad":
+                accelerator.save_state(tmp_path / "saved")
+    if place == "outside":
+        accelerator.save_state(tmp_path / "saved")
+    warned = "before the optimizer step that is due" in caplog.text
+    assert warned == (place == "before the step")

@@ -143,13 +143,20 @@ class CheckpointRegistry:
                 " step, and the micro-batches since will be served again; what they changed in buffers, random numbers"
                 " and registered objects stays. Save where accelerator.sync_gradients is true to be exact"
             )
+        optimizers = self.preparer.optimizers
+        if accumulation.inside and accumulation.due and accumulation.has_loss and optimizers:
+            if not any(optimizer.stepped_at == accumulation.steps for optimizer in optimizers):
+                lines.append(
+                    "save_state before the optimizer step that is due: gradients are not saved, and the batches of this"
+                    " window count as served, so that a resume leaves them out; save after optimizer.step()"
+                )
         if self.training.local_only:
             lines.append(
                 "save_state inside of LocalSGD: each process has a model of its own there, and that of the main process"
                 " is saved; save after the block"
             )
         names = names_of(self.models())
-        held = [parameter for optimizer in self.preparer.optimizers for parameter in parameters_of(optimizer.saved)]
+        held = [parameter for optimizer in optimizers for parameter in parameters_of(optimizer.saved)]
         lost = sum(id(parameter) not in names for parameter in held)
         if lost and not self.objects:
             lines.append(
