@@ -144,12 +144,12 @@ class CheckpointRegistry:
                 " and registered objects stays. Save where accelerator.sync_gradients is true to be exact"
             )
         optimizers = self.preparer.optimizers
-        if accumulation.inside and accumulation.due and accumulation.has_loss and optimizers:
-            if not any(optimizer.stepped_at == accumulation.steps for optimizer in optimizers):
-                lines.append(
-                    "save_state before the optimizer step that is due: gradients are not saved, and the batches of this"
-                    " window count as served, so that a resume leaves them out; save after optimizer.step()"
-                )
+        pending = bool(optimizers) and accumulation.inside and accumulation.due and accumulation.has_loss
+        if pending and all(optimizer.stepped_at != accumulation.steps for optimizer in optimizers):
+            lines.append(
+                "save_state before the optimizer step that is due: gradients are not saved, and the batches of this"
+                " window count as served, so that a resume leaves them out; save after optimizer.step()"
+            )
         if self.training.local_only:
             lines.append(
                 "save_state inside of LocalSGD: each process has a model of its own there, and that of the main process"
