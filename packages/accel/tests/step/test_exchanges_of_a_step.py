@@ -1,0 +1,64 @@
+"""How many exchanges of accel's own the host makes in a training step, beside those that torch queues for gradients."""
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from accel import Accelerator
+from accel_comm.flight_recorder import FlightRecorder
+from accel_testing import MakePool
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+#: arguments of Accelerator, whether gradients are clipped, and whether losses have weights, with the exchanges of a step
+KINDS: dict[str, tuple[dict[str, Any], bool, bool, int]] = {
+    "ddp": ({"strategy": "ddp"}, False, False, 0),
+    "ddp, clipped": ({"strategy": "ddp"}, True, False, 0),
+    "ddp, fp16, clipped": ({"strategy": "ddp", "mixed_precision": "fp16"}, True, False, 0),
+    "ddp, accumulated": ({"strategy": "ddp", "gradient_accumulation_steps": 2}, True, False, 0),
+    "ddp, weighted": ({"strategy": "ddp"}, False, True, 1),
+    "fsdp2": ({"strategy": "fsdp2"}, False, False, 0),
+    "fsdp2, clipped": ({"strategy": "fsdp2"}, True, False, 0),
+    "fsdp2, accumulated": ({"strategy": "fsdp2", "gradient_accumulation_steps": 2}, True, False, 0),
+    # whether any part has overflowed
+    "fsdp2, fp16, clipped": ({"strategy": "fsdp2", "mixed_precision": "fp16"}, True, False, 1),
+}
+
+
+def exchanges(ways: dict[str, Any], clip: bool, weighted: bool) -> list[str]:
+    """Names of the exchanges in the second half of an epoch, when all is agreed."""
+    accelerator = Accelerator(cpu=True, **ways)
+    torch.manual_seed(0)
+    raw = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    loader = DataLoader(TensorDataset(torch.rand(64, 4), torch.arange(64) % 3), batch_size=2)
+    model, optimizer, loader = accelerator.prepare(raw, torch.optim.AdamW(raw.parameters()), loader)
+    names: list[str] = []
+    begin = FlightRecorder.begin
+
+    def noted(recorder: FlightRecorder, what: str, *args: Any, **kwargs: Any) -> str:
+        names.append(what)
+        return begin(recorder, what, *args, **kwargs)
+
+    with patch.object(FlightRecorder, "begin", noted):
+        for number, (inputs, labels) in enumerate(loader):
+            if number == 8:
+                names.clear()
+            with accelerator.accumulate(model):
+                loss = cross_entropy(model(inputs), labels, reduction="sum" if weighted else "mean")
+                accelerator.backward(loss, **({"weight": len(labels)} if weighted else {}))
+                if clip and accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+            if number == 13:
+                return names
+    return names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_host_exchanges_nothing_in_a_step_that_needs_nothing(world: MakePool, kind: str) -> None:
+    ways, clip, weighted, expected = KINDS[kind]
+    for names in world(2).run(exchanges, ways, clip, weighted):
+        assert len(names) == expected * 6, names
