@@ -1,8 +1,12 @@
 """Models are built without memory, or where they are to be."""
 
+from typing import Any, cast
+
 import pytest
 import torch
 from accel_parallel import init_empty_weights, init_on_device
+from accel_parallel.rank_zero_source import send_tensors
+from suite.recording_device import DeviceTensor, RecordingDevice
 from torch import nn
 
 
@@ -59,3 +63,23 @@ def test_parameters_keep_what_libraries_wrote_on_them() -> None:
         model = Frozen()
     assert not model.weight.requires_grad
     assert model.weight.kind == "expert"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("rank", "copies"), [(0, ["copy in"]), (1, ["copy out"])])
+def test_only_weights_that_are_sent_travel_to_the_device(
+    monkeypatch: pytest.MonkeyPatch, rank: int, copies: list[str]
+) -> None:
+    """The memory of other ranks is written into; what it held before is nobody's."""
+    monkeypatch.setattr("torch.distributed.get_rank", lambda _: rank)
+
+    def broadcast(there: DeviceTensor, **_: Any) -> None:
+        there.numbers.fill_(3.0)
+
+    monkeypatch.setattr("torch.distributed.broadcast", broadcast)
+    weights: Any = torch.zeros(4)
+    with RecordingDevice().installed() as gpu:
+        send_tensors([weights], [cast("Any", object())], torch.device("cuda:0"))
+        gpu.finish_copies()
+    assert weights.tolist() == [3.0] * 4
+    assert [call[: len(copies[0])] for call in gpu.calls if call.startswith(copies[0])] == copies
+    assert rank == 0 or not [call for call in gpu.calls if call.startswith("copy in")]

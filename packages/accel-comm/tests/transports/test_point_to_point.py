@@ -101,6 +101,30 @@ def test_a_group_that_cannot_read_a_device_is_given_a_copy_on_the_host(world: Ma
     assert sender == ["copy out on current stream: 20 bytes, pageable, the host waits"]
 
 
+STREAM = "torch.accelerator.current_stream"
+
+
+def connections() -> list[int]:
+    """All-reduces after each of two messages, of which the last rank gets none."""
+    transport, counts = joined(), list[int]()
+    # as of a backend that takes tensors of this kind from their memory
+    vars(transport.point_to_point)["_direct"] = {"cpu"}
+    reduced_by, streams = patch("torch.distributed.all_reduce", wraps=torch.distributed.all_reduce), patch(STREAM)
+    with reduced_by as reduced, streams:
+        for _ in range(2):
+            sent = [[], [torch.ones(3)], []] if transport.rank == 0 else []
+            received = [torch.zeros(3)] if transport.rank == 1 else []
+            transport.point_to_point.scatter_tensors("parts", sent, received, 0)
+            counts.append(reduced.call_count)
+    release()
+    return counts
+
+
+def test_a_rank_that_receives_nothing_takes_part_in_the_first_exchange(world: MakePool) -> None:
+    """NCCL makes its connections there, and would wait for that rank."""
+    assert world(3).run(connections) == [[1, 1]] * 3
+
+
 def disagree() -> list[str]:
     transport, found = joined(), list[str]()
     for number in range(3):

@@ -91,12 +91,15 @@ def send_tensors(tensors: Iterable[torch.Tensor], groups: Sequence[dist.ProcessG
     Collective:
         Every rank must call with like tensors in like order.
     """
+    # only numbers that others get need to go to the device before
+    sends = all(dist.get_rank(group) == 0 for group in groups)
     with torch.no_grad():
         for tensor in tensors:
             held = local_part(tensor)
             if held.is_meta or not groups:
                 continue
-            there = held.to(device).contiguous()
+            near = sends or held.device == device
+            there = held.to(device).contiguous() if near else torch.empty(held.shape, dtype=held.dtype, device=device)
             for group in groups:
                 dist.broadcast(there, group=group, group_src=0)
             if there is not held:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-#: arguments of Accelerator, whether gradients are clipped, and whether losses have weights, with the exchanges of a step
+#: arguments of Accelerator, whether gradients are clipped, whether losses have weights, and exchanges of a step
 KINDS: dict[str, tuple[dict[str, Any], bool, bool, int]] = {
     "ddp": ({"strategy": "ddp"}, False, False, 0),
     "ddp, clipped": ({"strategy": "ddp"}, True, False, 0),

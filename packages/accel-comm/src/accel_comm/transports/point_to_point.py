@@ -53,6 +53,7 @@ class TorchPointToPoint(PointToPoint):
         self.channel = channel
         #: messages to and from each rank, of which each has a tag: what is left of an interrupted call meets no other
         self._messages = Counter[int]()
+        self._connected = False
 
     @cached_property
     def _direct(self) -> set[str]:
@@ -97,11 +98,22 @@ class TorchPointToPoint(PointToPoint):
         self._recorder.begin(what, f"{sum(tensor.nbytes for tensor in exchanged)} bytes")
         try:
             with self._errors.translated():
+                self._connect()
                 self._transfer(sent, received, source)
                 if on_device:  # NCCL has only queued its messages
                     done = DeviceWork(self._torch.accelerator.current_stream(on_device[0])).done
         finally:
             self._recorder.end(done)
+
+    def _connect(self) -> None:
+        """Let all ranks make the connections of a device once, also those for which nothing comes.
+
+        Source:
+            `torch.distributed.batch_isend_irecv`: all ranks have to take part in the first collective of a group.
+        """
+        for kind in () if self._connected else self._direct:
+            self._dist.all_reduce(self._torch.zeros(1, device=kind))
+        self._connected = True
 
     def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
         (row,) = self._numbers(bytearray(payload.ljust(max(lengths), b"\0")))
