@@ -4,9 +4,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from accel_launch.cli.launch_command import HEADINGS
 from accel_launch.cli.options import OPTIONS
 from accel_launch.cli.program import EXTRAS
 
@@ -67,8 +69,24 @@ def test_the_help_lists_every_option_with_its_key_and_variable(accel: Run) -> No
         assert not option.envvar or f"variable:{option.envvar}" in words
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_help_fits_the_terminal_and_divides_no_word(accel: Run, columns: int) -> None:
+    done = accel("launch", "--help", environ={"COLUMNS": str(columns)})
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    words = set(done.stdout.split())
+    for option in OPTIONS:
+        assert set(str(option.help).split()) <= words
+
+
+def test_the_help_has_a_heading_before_each_group_of_options(accel: Run) -> None:
+    lines = accel("launch", "--help").stdout.splitlines()
+    for name, heading in HEADINGS.items():
+        assert f"--{name} " in lines[lines.index(f"  {heading}:") + 1]
+
+
 def test_the_version_is_printed(accel_program: Run) -> None:
-    assert accel_program("--version").stdout.startswith("accel-launch ")
+    assert accel_program("--version").stdout == f"accel {version('accel-launch')}\n"
 
 
 def test_an_unknown_command_names_the_nearest(accel: Run) -> None:

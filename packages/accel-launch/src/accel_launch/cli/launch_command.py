@@ -20,6 +20,16 @@ from accel_launch.config.variables import variable_problems
 
 #: how a value comes that somebody has set
 SET = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
+#: headings of the help, by the option that comes first below each
+HEADINGS = {
+    "num_processes": "Processes",
+    "mixed_precision": "Precision and accumulation",
+    "use_fsdp": "Sharding, DeepSpeed and compilation",
+    "num_machines": "Several machines",
+    "log_dir": "Output and failures",
+    "config_file": "Settings, and jobs of a scheduler",
+    "as_accelerate": "Script, and help",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +118,32 @@ class LaunchCommand(click.Command):
             raise CannotRun(ctx.command_path, options.problems)
         own = {name: value for name, value in ctx.params.items() if name not in BY_NAME and name != "words"}
         return self._run(options, **own)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options below their headings. No word is divided.
+
+        Args:
+            ctx: Context of the command.
+            formatter: Formatter that keeps the text.
+        """
+        # imported for those alone who ask for help
+        from textwrap import TextWrapper
+
+        indent = " " * 8
+        wrapper = TextWrapper(
+            formatter.width,
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        formatter.write("\nOptions:\n")
+        for param in self.get_params(ctx):
+            if param.name in HEADINGS:
+                formatter.write(f"\n  {HEADINGS[param.name]}:\n")
+            flags, about = param.get_help_record(ctx) or ("", "")
+            if about:
+                formatter.write(f"    {flags}\n{wrapper.fill(about)}\n")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the completions of a word: files only, after the script."""

@@ -53,6 +53,12 @@ class LaunchSettings:
     gpu_ids: str | None = _setting(
         DEVICES, "Which GPUs to use: numbers such as 0,1, or all. Default: the visible GPUs."
     )
+    num_cpu_threads_per_process: int | None = _setting(
+        COUNT, "OMP_NUM_THREADS of each process. Default: cores divided by processes, if there are several."
+    )
+    enable_cpu_affinity: bool = _setting(
+        SWITCH, "Bind each process to the cores next to its GPU, or to its share of the cores."
+    )
     mixed_precision: str | None = _setting(
         click.Choice(("no", "bf16", "fp16", "fp8")),
         "The precision in which an Accelerator computes, unless the script says otherwise. Default: no.",
@@ -88,12 +94,6 @@ class LaunchSettings:
         "How torch.compile compiles models, unless the script says otherwise, such as"
         " backend=inductor,use_regional_compilation=true; --dynamo_backend inductor gives one.",
         callback=with_entries,
-    )
-    num_cpu_threads_per_process: int | None = _setting(
-        COUNT, "OMP_NUM_THREADS of each process. Default: cores divided by processes, if there are several."
-    )
-    enable_cpu_affinity: bool = _setting(
-        SWITCH, "Bind each process to the cores next to its GPU, or to its share of the cores."
     )
     num_machines: int | None = _setting(
         COUNT,

@@ -95,7 +95,7 @@ ACCEL = Program(
     help="Starts PyTorch training scripts on one or many processes.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-click.version_option(package_name="accel-launch", message="%(package)s %(version)s")(ACCEL)
+click.version_option(package_name="accel-launch", message="%(prog)s %(version)s")(ACCEL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

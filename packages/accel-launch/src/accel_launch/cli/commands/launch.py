@@ -13,18 +13,23 @@ if TYPE_CHECKING:
 
 HELP = """Starts SCRIPT once for each accelerator, or on as many processes as you ask for. Everything after SCRIPT goes
 to SCRIPT untouched."""
-EPILOG = """\b
-Each long option may be written with dashes as well: --num-processes. A value is taken from the first of these that
-has one: the option, its environment variable, the config file, the default. Options of accelerate launch that ask for
-nothing else, such as --multi_gpu and --dynamo_backend no, are accepted.
+EPILOG = """Long options may be written with dashes in place of underscores. A value is taken from the first of these
+that has one: the option, its environment variable, the config file, the default. Options of accelerate launch that ask
+for nothing else, such as --multi_gpu and --dynamo_backend no, are accepted.
 
 \b
 examples:
-  accel launch train.py --lr 0.1            one process for each GPU, or one without GPUs
-  accel launch -n 2 --cpu train.py          two processes on the CPU
-  accel launch --gpu_ids 0,2 train.py       one process for each of these two GPUs
-  accel launch -n 4 -m my_package.train     a module, as in python -m
-  accel launch --no_python -n 2 ./run.sh    a program that is not a Python file
+  # one process for each GPU, or one without GPUs
+  accel launch train.py --lr 0.1
+  # two processes on the CPU
+  accel launch -n 2 --cpu train.py
+  # one process for each of these two GPUs
+  accel launch --gpu_ids 0,2 train.py
+  # a module, as in python -m
+  accel launch -n 4 -m my_package.train
+  # a program that is not a Python file
+  accel launch --no_python -n 2 ./run.sh
+  # settings from a file
   accel launch --config_file two.yaml train.py
 
 exit codes: that of the first process to fail; 128 + n if signal n killed it; 2 if nothing could be started."""
