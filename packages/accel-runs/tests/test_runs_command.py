@@ -31,8 +31,8 @@ def test_runs_are_listed_shown_and_compared(tmp_path: Path) -> None:
     first = recorded(tmp_path, 0.25, lr=0.1, model={"layers": 2, "width": 8})
     second = recorded(tmp_path, 0.5, lr=0.1, model={"layers": 4, "width": 8})
     listed = run("--dir", tmp_path).output.splitlines()
-    assert [line.split()[:3] for line in listed[1:]] == [
-        [f"project/{path.name}", "finished", "5"] for path in sorted((first, second))
+    assert [line.split()[:4] for line in listed[1:]] == [
+        [f"project/{path.name}", "finished", "5", loss] for path, loss in sorted([(first, "0.25"), (second, "0.5")])
     ]
     shown = run("show", first.name, "--dir", tmp_path).output
     assert [line.split() for line in shown.splitlines() if line.startswith("loss")] == [["loss", "5", "0.25"]]
@@ -42,6 +42,24 @@ def test_runs_are_listed_shown_and_compared(tmp_path: Path) -> None:
     assert ["model/layers", "2", "4"] in compared
     assert "model/width" not in [line[0] for line in compared if line]
     assert compared[-1] == ["(2", "settings", "are", "equal)"]
+
+
+def test_the_list_shows_the_metric_that_most_runs_have(tmp_path: Path) -> None:
+    for number, metrics in enumerate(({}, {"rate": 0.5}, {"rate": 0.25, "loss": 3.0}, {"loss": 2.0, "bleu": 30.0})):
+        record = RunRecord(tmp_path / f"run{number}")
+        record.add_facts(state="finished", started="today")
+        record.log({**metrics, **({"loss": 4.5} if number == 1 else {})}, 7)
+        record.close()
+    listed = [line.split() for line in run("--dir", tmp_path).output.splitlines()]
+    assert listed[0] == ["run", "state", "last", "step", "last", "loss", "started"]
+    assert [line[3] for line in listed[1:]] == ["-", "4.5", "3.0", "2.0"]
+
+
+def test_comparing_a_run_with_itself_says_so(tmp_path: Path) -> None:
+    path = recorded(tmp_path, 0.25)
+    said = run("compare", "last", "last", "--dir", tmp_path).output
+    assert said.startswith("last and last are the same run\n")
+    assert "the same run" not in run("compare", path, recorded(tmp_path, 0.5)).output
 
 
 def test_a_run_that_is_not_there_is_refused_with_what_there_is(tmp_path: Path) -> None:

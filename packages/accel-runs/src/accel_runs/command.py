@@ -56,7 +56,10 @@ def show(run: str, folder: Path) -> None:
 @FOLDER
 def compare(run: Sequence[str], folder: Path) -> None:
     """Show the last values of several RUNs side by side, and what differs in their configurations."""
-    click.echo("\n".join(compare_runs(_distinct(run, folder))))
+    chosen = _distinct(run, folder)
+    if len(chosen) == 1 < len(run):
+        click.echo(f"{' and '.join(run)} are the same run\n")
+    click.echo("\n".join(compare_runs(chosen)))
 
 
 @runs.command(help="Draw the metrics of RUNs into one page, which needs no network.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ WIDTH, ALIKE = 48, 8
 
 
 def list_runs(runs: Sequence[RecordedRun], folder: Path) -> list[str]:
-    """Return the lines of a table of runs.
+    """Return the lines of a table of runs, with the last value of the metric that most of them have.
 
     Args:
         runs: The runs.
@@ -22,11 +23,18 @@ def list_runs(runs: Sequence[RecordedRun], folder: Path) -> list[str]:
     """
     if not runs:
         return [f'no runs in {folder}; Accelerator(log_with="local") leaves them there']
+    shared = [name for name, _ in Counter(name for run in runs for name in run.series).most_common(1)]
     rows = [
-        [run.name, run.state, run.lines[-1]["step"] if run.lines else "-", run.metadata.get("started", "-")]
+        [
+            run.name,
+            run.state,
+            run.lines[-1]["step"] if run.lines else "-",
+            *(_last_values(run).get(name, "-") for name in shared),
+            run.metadata.get("started", "-"),
+        ]
         for run in runs
     ]
-    return format_table(["run", "state", "last step", "started"], rows)
+    return format_table(["run", "state", "last step", *(f"last {name}" for name in shared), "started"], rows)
 
 
 def show_run(run: RecordedRun) -> list[str]:
@@ -60,9 +68,8 @@ def show_run(run: RecordedRun) -> list[str]:
 def compare_runs(runs: Sequence[RecordedRun]) -> list[str]:
     """Return lines with the last values of runs side by side, and the settings that differ."""
     heads = [run.name for run in runs]
-    series = [{name: _text(points[max(points)]) for name, points in run.series.items()} for run in runs]
     configs = [{name: _text(value) for name, value in run.config.items()} for run in runs]
-    last = _side_by_side(series)
+    last = _side_by_side([_last_values(run) for run in runs])
     settings = _side_by_side(configs)
     differing = {name: texts for name, texts in settings.items() if len(set(texts)) > 1}
     same = len(settings) - len(differing)
@@ -73,6 +80,10 @@ def compare_runs(runs: Sequence[RecordedRun]) -> list[str]:
         *(format_table(["config that differs", *heads], rows) if rows else ["their configurations are equal"]),
         *([f"({same} settings are equal)"] if rows and same else []),
     ]
+
+
+def _last_values(run: RecordedRun) -> dict[str, str]:
+    return {name: _text(points[max(points)]) for name, points in run.series.items()}
 
 
 def _side_by_side(runs: Sequence[dict[str, str]]) -> dict[str, list[str]]:
