@@ -218,3 +218,18 @@ def with_unused_parameters() -> bool:
 
 def test_parameters_that_are_not_used_can_be_allowed(world: MakePool) -> None:
     assert world(2).run(with_unused_parameters) == [True, True]
+
+
+def names_of_unused_parameters() -> str:
+    model = Ddp().setup(HalfUsed(), PartialState(cpu=True).run, PrecisionPolicy())
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(RuntimeError) as error:
+        model(torch.ones(1, 2))
+    return str(error.value)
+
+
+def test_parameters_that_are_not_used_are_named(world: MakePool) -> None:
+    for rank, message in enumerate(world(2).run(names_of_unused_parameters)):
+        assert f"without gradients on rank {rank}," in message
+        assert ": unused.weight, unused.bias. Use them" in message
+        assert "find_unused_parameters=True" in message

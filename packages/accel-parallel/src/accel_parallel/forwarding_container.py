@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
@@ -19,11 +20,13 @@ from torch.nn.parallel import DistributedDataParallel
 from accel_parallel.comm_hooks import forget_buckets
 from accel_parallel.computed_tensors import computed_tensors
 from accel_parallel.hooks_afterwards import look
-from accel_parallel.invariants import refuse_renormalised
+from accel_parallel.invariants import SHOWN, refuse_renormalised
 from accel_parallel.rank_zero_source import send_tensors
 
 #: attributes that torch asks for or sets after the container was made
 _OF_TORCH = frozenset({"module", "reducer", "logger", "process_group", "buffer_hook"})
+#: what torch says of parameters, by their places, that a backward has missed
+_MISSED = re.compile(r"indices which did not receive grad for rank (\d+): ([\d ]+)")
 
 
 @final
@@ -172,7 +175,24 @@ class ForwardingContainer(DistributedDataParallel):
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling() and self._changed():
             self._renew()
-        return super()._pre_forward(*inputs, **kwargs)  # type: ignore[no-untyped-call] # of torch
+        try:
+            return super()._pre_forward(*inputs, **kwargs)  # type: ignore[no-untyped-call] # of torch
+        except RuntimeError as error:
+            missed = _MISSED.search(str(error))
+            if missed is None:
+                raise
+            raise RuntimeError(self._unused(missed[1], set(map(int, missed[2].split())))) from None
+
+    def _unused(self, rank: str, missed: set[int]) -> str:
+        named = [name for name, held in self.module.named_parameters() if id(held) in self.exchanged]
+        names = [name for index, name in enumerate(named) if index in missed]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        return (
+            f"the last backward has left parameters without gradients on rank {rank}, so processes have not exchanged"
+            f" all gradients: {', '.join(names[:SHOWN])}{more}. Use them in the loss, or freeze them"
+            " (requires_grad_(False)) before prepare, or say that steps leave parameters out:"
+            " Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)])"
+        )
 
     def _post_forward(self, output: Any) -> Any:
         if torch.is_grad_enabled():
