@@ -74,6 +74,14 @@ def test_an_unknown_precision_is_refused_with_what_there_is() -> None:
         resolved(mixed_precision="fp17")
 
 
+def test_all_misspelt_arguments_are_named_with_those_that_are_meant() -> None:
+    misspelt: Any = {"mixed_precison": "no", "logwith": None, "qqq": 1}
+    with pytest.raises(TypeError) as error:
+        Accelerator(cpu=True, **misspelt)
+    named = "mixed_precison (did you mean mixed_precision?), logwith (did you mean log_with?), qqq;"
+    assert str(error.value).startswith(f"Accelerator has no arguments {named}")
+
+
 @pytest.mark.parametrize("steps", [0, -1, 2.0, True])
 def test_accumulation_steps_are_whole_and_positive(steps: Any) -> None:
     with pytest.raises(ValueError, match=r"gradient_accumulation_steps=.*: expected a whole number of at least 1"):

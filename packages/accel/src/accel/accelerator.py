@@ -45,7 +45,7 @@ from accel.handlers import (
 )
 from accel.preparation import Preparer
 from accel.processes import Processes
-from accel.settings import Settings, resolve
+from accel.settings import Settings, resolve, with_known_names
 from accel.step.clipping import GradientClipping
 from accel.step.observer import StepObserver
 from accel.step.training_step import TrainingStep
@@ -127,6 +127,7 @@ class Accelerator:
             by one.
 
     Raises:
+        TypeError: Arguments are unknown. The error lists them, with the names that are alike.
         ValueError: An argument has no such value, or contradicts another. The message lists all.
         ImportError: A tracker in `log_with` needs a package that is not installed.
         CannotRun: The machine lacks what the strategy or the precision needs, or they do not go together.
@@ -139,6 +140,7 @@ class Accelerator:
     #: who is told of each step; a tool sets it on the class, before a script makes an Accelerator
     observer: ClassVar[StepObserver | None] = None
 
+    @with_known_names
     def __init__(
         self,
         device_placement: bool = True,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
+from inspect import signature
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from accel_amp import PRECISIONS
 from accel_ops.rng import RNGType, rng_types_of
@@ -25,6 +26,7 @@ from accel.compilation import TorchDynamoPlugin, from_names
 from accel.configuration import DataLoaderConfiguration, GradientAccumulationPlugin, wrong_number
 from accel.handlers import ActivationCheckpointingKwargs, Handlers
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -67,6 +69,24 @@ class Settings:
     device_placement: bool
     step_scheduler_with_optimizer: bool
     scheduler_once_per_step: bool
+
+
+def with_known_names(init: Callable[P, None]) -> Callable[P, None]:
+    """Return a constructor whose error about unknown arguments lists all of them, with the names that are alike."""
+    known = signature(init).parameters
+
+    @wraps(init)
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        unknown = [name for name in kwargs if name not in known]
+        if unknown:
+            from difflib import get_close_matches  # it takes 2 ms
+
+            near = {name: get_close_matches(name, known, n=1) for name in unknown}
+            listed = [f"{name} (did you mean {meant[0]}?)" if meant else name for name, meant in near.items()]
+            raise TypeError(f"Accelerator has no arguments {', '.join(listed)}; help(Accelerator) lists its arguments")
+        init(*args, **kwargs)
+
+    return call
 
 
 def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Settings:
