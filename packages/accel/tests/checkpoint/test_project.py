@@ -1,6 +1,7 @@
 """ProjectConfiguration: what checkpoints are called, how many are kept, and which one is loaded."""
 
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from accel.utils import ProjectConfiguration
 from accel_checkpoint import CheckpointError, is_whole
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.hidden_folder import hidden_path
+from accel_checkpoint.manifest import MANIFEST
 from accel_state import release
 from accel_testing import MakePool, RankFailure
 from torch import nn
@@ -104,6 +106,22 @@ def test_values_that_cannot_be_are_refused_together() -> None:
             ProjectConfiguration(total_limit=limit)  # type: ignore[arg-type] # the mistake
     with pytest.raises(ValueError, match=r"'SIGNAL'.*'TERM'"):
         Accelerator(cpu=True, project_config=ProjectConfiguration(stop_signals=("SIGNAL", "TERM")))
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_with_the_newest(tmp_path: Path) -> None:
+    accelerator, _ = naming(tmp_path)
+    saved = [accelerator.save_state(), *(accelerator.save_state(tmp_path / name) for name in "abcd")]
+    for age, folder in enumerate(saved):
+        os.utime(folder / MANIFEST, (age, age))
+    with pytest.raises(CheckpointError) as error:
+        accelerator.load_state(tmp_path / "e")
+    listed = [f"    {folder}" for folder in reversed(saved[1:])]
+    assert str(error.value).splitlines()[1:] == [
+        f"  {tmp_path / 'e'} is not a folder; the newest checkpoints are:",
+        *listed,
+    ]
+    with pytest.raises(CheckpointError, match="checkpoint_0$"):
+        accelerator.load_state(tmp_path / "elsewhere" / "checkpoint_1")
 
 
 def test_without_a_folder_there_is_nothing_to_save_to_or_to_load(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.reading_lock import ReadingLock
 from accel.configuration import ProjectConfiguration
 
+#: how many checkpoints are listed if the one that was asked for is not there
+SHOWN = 4
+
 
 @final
 class CheckpointFinder:
@@ -79,6 +82,15 @@ class CheckpointFinder:
         if problems:
             raise CheckpointError("; ".join(problems))
         return [Path(path) for path in chosen], any(accelerates for _, accelerates, _ in told)
+
+    def others(self, folder: Path) -> str:
+        """Return words for the newest checkpoints of the project and beside a folder, or "" if there are none."""
+        parents = {folder.parent, folder.parent / "checkpoints"}
+        if self._project.project_dir is not None:
+            parents.add(self._project.checkpoints.absolute())
+        found = [path for parent in parents for path in parent.glob(f"[!.]*/{MANIFEST}")]
+        newest = sorted(found, key=os.path.getmtime, reverse=True)[:SHOWN]
+        return "; the newest checkpoints are:" + "".join(f"\n    {path.parent}" for path in newest) if newest else ""
 
     def _numbered(self) -> list[Path]:
         """Return the checkpoints of the project, newest first, with those that a save has not replaced after all."""

@@ -166,7 +166,7 @@ class StateLoader:
         read: dict[str, Any] = {}
         try:
             if not folder.is_dir():
-                raise CheckpointError(f"{folder} is not a folder")
+                raise CheckpointError(f"{folder} is not a folder{self._finder.others(folder)}")
             inside = [*list_checkpoints(folder), *list_checkpoints(folder / "checkpoints")]
             if inside and not (folder / MANIFEST).exists():
                 raise CheckpointError(f"{folder} is not a checkpoint, but has some in it: give one, {inside[-1][1]}")
