@@ -60,7 +60,7 @@ def joined(one: State | None, other: State) -> State:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["shuffled", "stream", "sharded"])
-@pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
+@pytest.mark.filterwarnings("ignore:.* samples are read again")
 def test_worlds_that_change_serve_the_steps_of_the_unbroken_run(kind: str, cases: Cases) -> None:
     """Random histories of crashes and resizes; the batch of the job stays the same."""
     for seed in cases(12, 2000):
@@ -109,7 +109,7 @@ def together_of(parts: list[list[list[int]]]) -> Steps:
 @pytest.mark.grid(1)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["shuffled", "default", "sharded", "stream"])
-@pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
+@pytest.mark.filterwarnings("ignore:.* samples are read again")
 def test_real_worlds_of_two_then_one_then_four_then_two(world: MakePool, kind: str, workers: int) -> None:
     """Ids of each step, in the broken epoch and in the one after it; ranks have seeds of their own."""
     n, together = 96, 8

@@ -39,7 +39,7 @@ def served_and_resumed(workers: int, size: int | None) -> tuple[list[Any], list[
     return served, [batch.tolist() for batch in again], len(steps)
 
 
-@pytest.mark.filterwarnings("ignore:RangeStream cannot be put at a place")
+@pytest.mark.filterwarnings("ignore:.* samples are read again")
 @pytest.mark.parametrize(("workers", "size"), [(0, 2), (0, None), (2, 2)])
 def test_ranks_take_turns_in_the_order_of_the_loader(world: MakePool, workers: int, size: int | None) -> None:
     """In the process of rank 0 a round is one step of the loader; workers take turns batch by batch."""

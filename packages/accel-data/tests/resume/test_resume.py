@@ -354,7 +354,7 @@ def check(case: Case, places: list[float]) -> int:
     return kills
 
 
-replays = pytest.mark.filterwarnings("ignore:.* cannot be put at a place. .* samples are read again")
+replays = pytest.mark.filterwarnings("ignore:.* samples are read again")
 
 
 @replays

@@ -210,7 +210,7 @@ def later(kind: str, folder: str, state: Any) -> tuple[Steps, Any]:
     return whole, at_30
 
 
-@pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
+@pytest.mark.filterwarnings("ignore:.* samples are read again")
 @pytest.mark.parametrize("kind", ["files", "shuffled"])
 def test_a_later_epoch_is_gone_on_with(world: MakePool, json_files: str, kind: str) -> None:
     """Its own order of files: a state of `datasets` counts only in the epoch in which it was taken."""

@@ -171,7 +171,7 @@ def continued(folder: str, size: int, workers: int, state: Any) -> Steps:
     return some(loader, None)[0]
 
 
-@pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
+@pytest.mark.filterwarnings("ignore:.* samples are read again")
 @pytest.mark.grid(1)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("began_on", [3, 4])

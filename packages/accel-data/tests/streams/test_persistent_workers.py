@@ -186,7 +186,7 @@ def test_a_pass_that_was_read_ahead_and_left_begins_again(kind: type[Reshuffled]
     assert [[sample for batch in resumed for sample in batch.tolist()] for _ in range(3)] == after
 
 
-@pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
+@pytest.mark.filterwarnings("ignore:.* samples are read again")
 def test_a_resumed_epoch_and_those_after_it_are_whole() -> None:
     def fresh() -> Any:
         return prepare_data_loader(DataLoader(ShardableStream(range(N)), 4, num_workers=2, persistent_workers=True))

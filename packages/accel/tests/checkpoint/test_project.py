@@ -120,7 +120,7 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_the_newest(tmp_path: Pat
         f"  {tmp_path / 'e'} is not a folder; the newest checkpoints are:",
         *listed,
     ]
-    with pytest.raises(CheckpointError, match="checkpoint_0$"):
+    with pytest.raises(CheckpointError, match=r"checkpoint_0$"):
         accelerator.load_state(tmp_path / "elsewhere" / "checkpoint_1")
 
 

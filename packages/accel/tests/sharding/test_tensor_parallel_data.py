@@ -162,7 +162,7 @@ ALONE = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
+@pytest.mark.filterwarnings("ignore:.* samples are read again")
 @pytest.mark.parametrize(("make", "data"), ALONE)
 def test_two_ranks_in_one_group_are_served_as_one_process(
     world: MakePool, make: Any, data: DataLoaderConfiguration

@@ -75,7 +75,7 @@ def trained(stream: bool, accumulation: int, stop: Stop | None, steps: int, seed
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.filterwarnings("ignore:.*cannot be put at a place")
+@pytest.mark.filterwarnings("ignore:.* samples are read again")
 def test_the_loss_curve_is_that_of_the_unbroken_run(world: MakePool, stream: bool) -> None:
     """Two processes, then one that accumulates, then four, then one; over the end of two epochs."""
     (expected, _), _ = world(2).run(trained, stream, 1, None, 20, 5)

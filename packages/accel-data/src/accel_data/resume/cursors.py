@@ -204,9 +204,9 @@ def _warn_of_replay(start: StreamPosition, dataset: Any) -> None:
     again = sum(taken for source, taken in start.taken.items() if start.states.get(source) is None)
     if again:
         warnings.warn(
-            f"{type(dataset).__name__} cannot be put at a place: {again} samples are read again and thrown away to come"
-            " back to where the state was taken. A dataset whose state_dict has all of its place does not need that;"
-            " the buffer of a shuffle is not in such a state",
+            f"{again} samples are read again from {type(dataset).__name__}, and skipped, to resume where the state was"
+            " taken: this takes time, and changes no result. A dataset whose state_dict has its whole position is not"
+            " read again; the buffer of a shuffle is not in such a state",
             stacklevel=5,
         )
 
