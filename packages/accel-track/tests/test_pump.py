@@ -11,6 +11,7 @@ from accel_testing import stretched
 from accel_track.delivery import Delivery, DueCall
 from accel_track.pump import Pump
 from accel_track.tracker import GeneralTracker
+from accel_track.values import ValuesLeftOut
 
 
 def soon(ready: Any) -> bool:
@@ -112,6 +113,23 @@ def test_a_tracker_that_raises_is_reported_once(caplog: pytest.LogCaptureFixture
     assert [step for _, step, _ in broken.came] == [0, 3]
     assert whole.came == [({"a": step}, step, {"commit": step}) for step in (0, 3)]
     assert [delivery.lost for delivery in deliveries] == [2, 2]
+
+
+def test_values_that_are_left_out_are_told_and_hide_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    class Choosy(Fragile):
+        def log(self, values: Any, step: int | None = None, **kwargs: Any) -> None:
+            if None in values.values():
+                raise ValuesLeftOut("grad (None) was left out")
+            super().log(values, step, **kwargs)
+
+    delivery = Delivery(Choosy(), lambda batch: batch)
+    with caplog.at_level(logging.WARNING, "accel"):
+        delivery.deliver([DueCall("log", ({"grad": value},), {"step": 1}) for value in (None, None, 0.5)])
+    assert caplog.messages == [
+        "the tracker fragile left values out of log, and training goes on without what was lost:"
+        " ValuesLeftOut: grad (None) was left out",
+        "the tracker fragile failed in log, and training goes on without what was lost: ConnectionError: no network",
+    ]
 
 
 def test_values_that_cannot_be_read_are_reported(caplog: pytest.LogCaptureFixture) -> None:

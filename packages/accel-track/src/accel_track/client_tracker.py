@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from accel_track.as_image import as_image
 from accel_track.tracker import GeneralTracker
-from accel_track.values import as_number, flatten, to_json
+from accel_track.values import ValuesLeftOut, as_number, flatten, to_json
 
 
 class ClientTracker(GeneralTracker):
@@ -62,8 +62,8 @@ class ClientTracker(GeneralTracker):
             kwargs: Arguments for the method of the client.
 
         Raises:
-            TypeError: Values were left out: the client does not take their type, or their name came twice. The other
-                values were recorded.
+            ValuesLeftOut: The client does not take the type of some values, or their name came twice. The others were
+                recorded.
         """
         step = self._step(step)
         known: dict[str, Any] = {}
@@ -76,12 +76,12 @@ class ClientTracker(GeneralTracker):
             elif isinstance(chosen, self.takes):
                 known[name] = chosen
             else:
-                left.append(f"{name} ({type(value).__name__})")
+                left.append(f"{name} ({None if value is None else type(value).__name__})")
         if known:
             self._write(known, step, **kwargs)
         if left:
             kinds = ", ".join(kind.__name__ for kind in self.takes)
-            raise TypeError(f"{', '.join(left)} was left out: {self.name} takes {kinds}, and each name once")
+            raise ValuesLeftOut(f"{', '.join(left)} was left out: {self.name} takes {kinds}, and each name once")
 
     def _write(self, values: dict[str, Any], step: int, **kwargs: Any) -> None:
         raise NotImplementedError

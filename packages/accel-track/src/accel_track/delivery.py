@@ -1,4 +1,4 @@
-"""Call trackers, and warn, once for each, of those that fail."""
+"""Call trackers, and warn of those that fail, once for each kind of error."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from accel_track.tracker import GeneralTracker
+from accel_track.values import ValuesLeftOut
 
 logger = logging.getLogger("accel")
 
@@ -34,7 +35,7 @@ class DueCall:
 
 @final
 class Delivery:
-    """The calls of a script to a tracker, whose errors are counted, with a warning of the first.
+    """The calls of a script to a tracker, whose errors are counted, with a warning of the first of each type.
 
     In another thread, whatever a tracker raises is such an error. On the main thread, SystemExit and
     KeyboardInterrupt are raised: they may come from a handler of a signal.
@@ -49,6 +50,7 @@ class Delivery:
         self._read = read
         #: how many calls have failed
         self.lost = 0
+        self._told: set[type] = set()
 
     def deliver(self, calls: list[DueCall]) -> None:
         """Call the tracker with each of these calls, in order.
@@ -76,10 +78,12 @@ class Delivery:
     def _failed(self, what: str, error: BaseException) -> None:
         """Count an error, or raise it if it is meant for the program, and not for its tracker."""
         _pass_on(error)
-        if not self.lost:
+        if type(error) not in self._told:
+            self._told.add(type(error))
+            how = "left values out of" if isinstance(error, ValuesLeftOut) else "failed in"
             logger.warning(
-                "the tracker %s failed in %s, and training goes on without what was lost: %s: %s",
-                *(self.tracker.name, what, type(error).__name__, error),
+                "the tracker %s %s %s, and training goes on without what was lost: %s: %s",
+                *(self.tracker.name, how, what, type(error).__name__, error),
             )
         self.lost += 1
 

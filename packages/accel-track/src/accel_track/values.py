@@ -17,6 +17,10 @@ NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 LARGEST_BITS = 1023
 
 
+class ValuesLeftOut(TypeError):
+    """An error about values that a tracker does not take, after it has recorded the others."""
+
+
 @runtime_checkable
 class _Array(Protocol):
     def tolist(self) -> Any: ...

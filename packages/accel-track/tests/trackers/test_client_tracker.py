@@ -32,7 +32,7 @@ def test_a_folder_of_that_name_is_no_client(tmp_path: Path, monkeypatch: pytest.
 
 def test_numbers_go_to_the_client_under_their_paths_and_others_are_told() -> None:
     tracker = Absent()
-    with pytest.raises(TypeError, match=r"note \(str\), none \(NoneType\) was left out: .* takes int, float"):
+    with pytest.raises(TypeError, match=r"note \(str\), none \(None\) was left out: .* takes int, float"):
         tracker.log({"loss": {"train": 1.5}, "note": "good", "none": None}, step=3)
     tracker.log({"loss": 2})
     assert tracker.written == [(3, {"loss/train": 1.5}), (4, {"loss": 2})]

@@ -111,7 +111,7 @@ def test_a_value_that_cannot_be_read_is_lost_alone(tmp_path: Path, caplog: pytes
     with caplog.at_level(logging.WARNING, "accel"):
         accelerator.end_training()
     assert [line["step"] for line in lines(tmp_path)] == [0, 1, 3]
-    assert "the tracker local has lost 1 calls" in caplog.text
+    assert "the tracker local has lost 1 calls, or parts of them" in caplog.text
 
 
 class Here(Waits):

@@ -322,7 +322,9 @@ class TrackingSession:
             logger.warning("%d calls have not reached their trackers in %s s, and may be lost", left, PATIENCE_S)
         for delivery in self._deliveries:
             if delivery.lost:
-                logger.warning("the tracker %s has lost %d calls", delivery.tracker.name, delivery.lost)
+                logger.warning(
+                    "the tracker %s has lost %d calls, or parts of them", delivery.tracker.name, delivery.lost
+                )
         if self.trackers:
             self._untold = "end_training has ended the trackers; call it after the last log, or init_trackers again"
         self.trackers, self._pumps, self._deliveries = [], [], []
