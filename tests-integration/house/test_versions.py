@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from repository import PACKAGES, import_name, projects
 
 
@@ -25,10 +26,11 @@ def test_every_package_has_the_same_shape() -> None:
         assert list((PACKAGES / package / "tests").glob("test_*.py")), f"{package}: no tests"
 
 
-def test_the_readme_installs_every_package_that_users_need() -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_page_installs_every_package(page: str) -> None:
     """None is on the public index: pip finds those that others require in the same call alone."""
-    text = (PACKAGES.parent / "README.md").read_text()
-    assert set(re.findall(r"\./packages/([\w-]+)", text)) == set(projects()) - {"accel-testing"}
+    (pattern,) = re.findall(r"pip install \./packages/(\S+)", (PACKAGES.parent / page).read_text())
+    assert {path.name for path in PACKAGES.glob(pattern)} == set(projects())
 
 
 def test_every_package_supports_what_is_promised() -> None:
