@@ -22,14 +22,16 @@ def list_runs(runs: Sequence[RecordedRun], folder: Path) -> list[str]:
         folder: Folder that was searched, for the message if there are no runs.
     """
     if not runs:
-        return [f'no runs in {folder}; Accelerator(log_with="local") leaves them there']
+        return [
+            f"no runs in {folder}: Accelerator(log_with='local', project_dir=FOLDER) leaves them in FOLDER; see --dir"
+        ]
     shared = [name for name, _ in Counter(name for run in runs for name in run.series).most_common(1)]
     rows = [
         [
             run.name,
             run.state,
             run.lines[-1]["step"] if run.lines else "-",
-            *(_last_values(run).get(name, "-") for name in shared),
+            *(f"{points[max(points)]:.6g}" if (points := run.series.get(name)) else "-" for name in shared),
             run.metadata.get("started", "-"),
         ]
         for run in runs
@@ -68,8 +70,9 @@ def show_run(run: RecordedRun) -> list[str]:
 def compare_runs(runs: Sequence[RecordedRun]) -> list[str]:
     """Return lines with the last values of runs side by side, and the settings that differ."""
     heads = [run.name for run in runs]
+    series = [{name: _text(points[max(points)]) for name, points in run.series.items()} for run in runs]
     configs = [{name: _text(value) for name, value in run.config.items()} for run in runs]
-    last = _side_by_side([_last_values(run) for run in runs])
+    last = _side_by_side(series)
     settings = _side_by_side(configs)
     differing = {name: texts for name, texts in settings.items() if len(set(texts)) > 1}
     same = len(settings) - len(differing)
@@ -80,10 +83,6 @@ def compare_runs(runs: Sequence[RecordedRun]) -> list[str]:
         *(format_table(["config that differs", *heads], rows) if rows else ["their configurations are equal"]),
         *([f"({same} settings are equal)"] if rows and same else []),
     ]
-
-
-def _last_values(run: RecordedRun) -> dict[str, str]:
-    return {name: _text(points[max(points)]) for name, points in run.series.items()}
 
 
 def _side_by_side(runs: Sequence[dict[str, str]]) -> dict[str, list[str]]:
