@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 accelerator = Accelerator(
     project_dir="runs",
+    log_with="local",
     project_config=ProjectConfiguration(
         automatic_checkpoint_naming=True, total_limit=2, stop_signals=("SIGTERM", "SIGUSR1")
     ),
@@ -24,6 +25,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=4, shuffle=True)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 accelerator.print(f"resumed from {accelerator.resume()}")
+accelerator.init_trackers("project", config={"lr": 0.1})
 for epoch in range(loader.iteration, 4):
     served = accelerator.skip_first_batches(loader, 1) if epoch == 1 else loader
     for (inputs,) in served:
@@ -31,6 +33,7 @@ for epoch in range(loader.iteration, 4):
         accelerator.backward(model(inputs).square().mean())
         optimizer.step()
         optimizer.zero_grad()
+        accelerator.log({"rate": 0.1})
         accelerator.print(f"saved as {accelerator.save_state()}")
         accelerator.save_state("mydir")
         accelerator.save_state("behind", asynchronous=True)

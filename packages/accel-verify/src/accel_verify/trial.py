@@ -14,6 +14,7 @@ from accel.accelerator import Accelerator
 from accel.checkpoint.checkpointer import Checkpointer
 from accel.checkpoint.find import CheckpointFinder
 from accel.checkpoint.save_job import SaveRequest, destination
+from accel.tracking.session import TrackingSession
 from torch import nn
 from torch.nn import functional
 
@@ -24,7 +25,8 @@ DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "
 def trial() -> Iterator[None]:
     """Switch off dropout, the normalisation of a batch by its own statistics, saving and loading inside the block.
 
-    Batch normalisation uses its running statistics. `load_state` raises CheckpointError, and `resume` finds nothing.
+    Trackers record nothing, as on a process that is not the main process. Batch normalisation uses its
+    running statistics. `load_state` raises CheckpointError, and `resume` finds nothing.
     """
     norm, attend = functional.batch_norm, functional.scaled_dot_product_attention
 
@@ -42,6 +44,11 @@ def trial() -> Iterator[None]:
     )
     # alone it would fall back to batch normalisation, and with others it would exchange statistics
     whole = nn.modules.batchnorm._BatchNorm.forward
+    begin = TrackingSession.__init__
+
+    def untracked(session: TrackingSession, *arguments: Any, **options: Any) -> None:
+        begin(session, *arguments, **{**options, "main": False})
+
     nothing, end = Mock(return_value=None), Mock(side_effect=SystemExit(0))
     with (
         patch.multiple(functional, batch_norm=batch_norm, **changed),
@@ -52,6 +59,7 @@ def trial() -> Iterator[None]:
         patch.object(CheckpointFinder, "_numbered", Mock(return_value=[])),
         patch("accel.checkpoint.save_job.next_number", Mock(return_value=0)),
         patch("accel.preparation.ConsumptionLog.write", nothing),
+        patch.object(TrackingSession, "__init__", untracked),
     ):
         yield
 
