@@ -106,6 +106,21 @@ def is_rocm_available() -> bool:
     return torch.version.hip is not None
 
 
+def check_cuda_fp8_capability() -> bool:
+    """Return whether the current GPU computes in float8: from compute capability 8.9."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
+
+
+def is_habana_gaudi1() -> bool:
+    """Return False, as accel does not run on the first generation of Gaudi."""
+    return False
+
+
+def is_transformer_engine_mxfp8_available() -> bool:
+    """Return False, as accel computes in no format of Transformer Engine."""
+    return False
+
+
 def is_weights_only_available() -> bool:
     """Return True, as torch reads weights without running code from files."""
     return True
