@@ -45,7 +45,7 @@ MAY_IMPORT = {
     | {"accel-data", "accel-parallel", "accel-launch"},
     "accel": {"accel-comm", "accel-state", "accel-ops", "accel-amp", "accel-big", "accel-checkpoint"}
     | {"accel-data", "accel-parallel", "accel-launch", "accel-names", "accel-track", "accel-runs"},
-    "accel-compat": {"accel-state", "accel-launch", "accel"},
+    "accel-compat": {"accel-state", "accel-launch", "accel-names", "accel"},
     "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
 }
 # Import names of third parties that differ from the names of their distributions.
@@ -80,6 +80,7 @@ SEAMS = {
 }
 #: what scripts for Accelerate import from, and no module of ours does
 PATHS_OF_SCRIPTS = (
+    "accel.big_modeling",
     "accel.commands",
     "accel.data_loader",
     "accel.inference",

@@ -131,6 +131,13 @@ def test_a_name_that_accel_lacks_is_no_module(name: str, forked: Python) -> None
     assert f"there is no accel.utils.{name}" in done.stderr
 
 
+def test_a_name_that_programs_only_import_is_refused_when_it_is_used(forked: Python) -> None:
+    program = "from accelerate.utils import FP8RecipeKwargs\nprint(isinstance(1, FP8RecipeKwargs))\nFP8RecipeKwargs()"
+    done = forked(f"{OPEN}{program}")
+    assert done.stdout == "False\n"
+    assert 'CannotRun: FP8RecipeKwargs: mixed_precision="fp8" converts linear layers' in done.stderr
+
+
 def test_it_does_not_import_torch(python: Python) -> None:
     assert printed(python(f"{OPEN}import accelerate, sys; print('torch' in sys.modules)")) == ["False"]
 

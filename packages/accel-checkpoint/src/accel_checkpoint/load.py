@@ -58,6 +58,8 @@ def _opening(folder: Path) -> list[Path]:
                 f"no weights in {folder}: {shards[0].name} is there, but neither {single.name} nor {index.name} that"
                 " opens it, so a save was not finished; save again, or give the path of another file"
             )
+    if not opening and len(others := list(folder.glob(f"*{INDEX}"))) == 1:
+        return others
     if not opening:
         names = ", ".join(
             f"{stem}{suffix}{ending}" for stem, suffix in (SAFETENSORS, PICKLED) for ending in ("", INDEX)

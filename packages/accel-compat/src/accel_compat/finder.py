@@ -151,8 +151,15 @@ class Alias(ModuleType):
             return submodule
         _, *parts = target.__name__.split(".")
         if len(parts) > 1 and parts[0] in _WHOLE and not hasattr(target, name):
-            return getattr(import_module(target.__name__.rpartition(".")[0]), name)
-        return getattr(target, name)
+            target = import_module(target.__name__.rpartition(".")[0])
+        try:
+            return getattr(target, name)
+        except AttributeError:
+            from accel_names.lazy_names import stand_in, table
+
+            if name not in table().stand_ins:
+                raise
+            return stand_in(name, table().instead[name])
 
     def __setattr__(self, name: str, value: object) -> None:
         dunder = name.startswith("__") and name.endswith("__")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import logging
 import operator
 import platform
 import re
-import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -21,6 +21,7 @@ from torch.torch_version import TorchVersion
 from accel_names.lazy_names import table
 from accel_names.models import extract_model_from_parallel
 
+logger = logging.getLogger("accel")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -136,10 +137,7 @@ def check_os_kernel() -> None:
     """Warn of a Linux before 5.5, on which processes that share memory may hang."""
     release = platform.release()
     if platform.system() == "Linux" and tuple(map(int, re.findall(r"\d+", release)[:2])) < (5, 5):
-        warnings.warn(
-            f"Linux {release}: before 5.5 a process may hang while it shares memory; a newer kernel is recommended",
-            stacklevel=2,
-        )
+        logger.warning(f"Linux {release}: before 5.5.0 a process may hang while it shares memory; use a newer kernel")
 
 
 def _required(module: str, install: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

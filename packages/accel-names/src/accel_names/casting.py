@@ -10,9 +10,8 @@ import torch
 from accel_ops import recursively_apply
 from torch import nn
 
-#: layers whose weights stay: few numbers, which small dtypes would spoil
-NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-PARAMETERS = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding)
+#: the layers that keep their weights so
+SUPPORTED_PYTORCH_LAYERS_FOR_UPCASTING = (nn.Linear, nn.modules.conv._ConvNd)
 
 
 def attach_layerwise_casting_hooks(
@@ -23,9 +22,7 @@ def attach_layerwise_casting_hooks(
     skip_modules_classes: tuple[type[nn.Module], ...] | None = None,
     non_blocking: bool = False,
 ) -> None:
-    """Keep the weights of linear, convolution and embedding layers in a small dtype between their forwards.
-
-    Layers of normalisation stay as they are.
+    """Keep the weights of linear and convolution layers in a small dtype between their forwards.
 
     Args:
         module: The model.
@@ -36,8 +33,7 @@ def attach_layerwise_casting_hooks(
         non_blocking: Whether a conversion may go on while the program does.
     """
     patterns = [skip_modules_pattern] if isinstance(skip_modules_pattern, str) else list(skip_modules_pattern or ())
-    skipped = (*NORMS, *(skip_modules_classes or ()))
-    _attach("", module, patterns, skipped, (storage_dtype, compute_dtype, non_blocking))
+    _attach("", module, patterns, tuple(skip_modules_classes or ()), (storage_dtype, compute_dtype, non_blocking))
 
 
 def _attach(
@@ -45,7 +41,7 @@ def _attach(
 ) -> None:
     if isinstance(module, skipped) or any(re.search(pattern, name) for pattern in patterns):
         return
-    if not isinstance(module, PARAMETERS):
+    if not isinstance(module, SUPPORTED_PYTORCH_LAYERS_FOR_UPCASTING):
         for child, part in module.named_children():
             _attach(f"{name}.{child}".lstrip("."), part, patterns, skipped, dtypes)
         return

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 _TRUE = ("y", "yes", "t", "true", "on", "1")
 _FALSE = ("n", "no", "f", "false", "off", "0")
+#: what a shell does not take as a part of a word
+_FORBIDDEN = {*"\n;<> "}
 #: variables by which a launcher and a script tell each other how to run
 OURS = ("ACCEL_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
 
@@ -63,11 +65,11 @@ def parse_choice_from_env(key: str, default: str = "no") -> str:
 
 
 def convert_dict_to_env_variables(current_env: Mapping[str, Any]) -> list[str]:
-    """Return entries as lines NAME=value, without those that have a line break, a semicolon or =."""
+    """Return entries as lines NAME=value, without those that a shell would not read as written."""
     lines = []
     for name, value in current_env.items():
-        if not name or set("\n;=") & set(name) or set("\n;") & set(str(value)):
-            warnings.warn(f"{name!r} is not a variable of one line, and is left out", stacklevel=2)
+        if not name or _FORBIDDEN & {*name, *str(value)} or "=" in name:
+            warnings.warn(f"{name!r} is not a variable that a shell reads as it is, and is left out", stacklevel=2)
         else:
             lines.append(f"{name}={value}\n")
     return lines
@@ -88,11 +90,16 @@ def clear_environment() -> Iterator[None]:
 
 
 def purge_accelerate_environment(func_or_cls: T) -> T:
-    """Remove variables of the launcher that a function, or each test of a class, has set when it ends."""
+    """Remove variables of the launcher that a function, or each test of a class or of its heirs, has set."""
     if inspect.isclass(func_or_cls):
-        for name, method in list(vars(func_or_cls).items()):
-            if inspect.isfunction(method) and (name.startswith("test") or name == "setUp"):
-                setattr(func_or_cls, name, _purged(method))
+
+        def purge(heir: type) -> None:
+            for name, method in list(vars(heir).items()):
+                if inspect.isfunction(method) and (name.startswith("test") or name == "setUp"):
+                    setattr(heir, name, _purged(method))
+
+        purge(func_or_cls)
+        func_or_cls.__init_subclass__ = classmethod(purge)  # type: ignore[assignment]
         return func_or_cls
     decorated: Any = _purged(func_or_cls)  # type: ignore[arg-type] # a function, as it is no class
     return decorated  # type: ignore[no-any-return]

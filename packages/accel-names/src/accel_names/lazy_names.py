@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 TABLE = Path(__file__).with_name("accelerate_names.toml")
 
@@ -25,6 +25,7 @@ class NameTable:
         also: The same of each other name that scripts import from a module of Accelerate.
         different: How a name behaves in another way than Accelerate's.
         instead: What to do in place of using a name that is not here.
+        stand_ins: Those of them that programs import at their top whether they use them or not.
         vendors: The names that are about the product of one vendor.
         libraries: The library that each `is_X_available` looks for.
         devices: The kind of device that each other `is_X_available` asks torch for.
@@ -34,6 +35,7 @@ class NameTable:
     also: dict[str, str]
     different: dict[str, str]
     instead: dict[str, str]
+    stand_ins: frozenset[str]
     vendors: frozenset[str]
     libraries: dict[str, str]
     devices: dict[str, str]
@@ -50,8 +52,9 @@ def table() -> NameTable:
         {name: words for words, names in content[section].items() for name in names.split()}
         for section in ("different", "instead")
     )
+    stand_ins = frozenset(content["stand_ins"]["names"].split())
     vendors = frozenset([*content["vendors"]["names"].split(), *devices])
-    return NameTable(homes, _homes(content["also"]), different, instead, vendors, libraries, devices)
+    return NameTable(homes, _homes(content["also"]), different, instead, stand_ins, vendors, libraries, devices)
 
 
 def _homes(modules: dict[str, str]) -> dict[str, str]:
@@ -77,6 +80,23 @@ def find(name: str, asked_of: str) -> Any:
     if hasattr(sys.modules[asked_of], "__path__") and find_spec(f"{asked_of}.{name}") is not None:
         return import_module(f"{asked_of}.{name}")
     raise AttributeError(f"{asked_of}.{name} {_advice(name, known)}")
+
+
+@functools.cache
+def stand_in(name: str, reason: str) -> type:
+    """Return a class that nobody can make, in place of a class or a function that programs only import.
+
+    Args:
+        name: The name in Accelerate.
+        reason: What whoever makes it is told.
+    """
+
+    def refuse(self: object, *args: Any, **kwargs: Any) -> NoReturn:
+        from accel_state.errors import CannotRun
+
+        raise CannotRun(name, [reason])
+
+    return type(name, (), {"__init__": refuse})
 
 
 def _advice(name: str, known: NameTable) -> str:

@@ -21,6 +21,8 @@ from accel_state import PartialState
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from accel_names.tensors import ConvertOutputsToFp32
+
 
 def extract_model_from_parallel(
     model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True, recursive: bool = False
@@ -36,6 +38,8 @@ def extract_model_from_parallel(
     inner = inside(model, lambda outer: outer, keep_compile=keep_torch_compile)
     if recursive:
         _replace_parts(inner, keep_torch_compile=keep_torch_compile)
+    if not keep_fp32_wrapper and isinstance(converted := vars(inner).get("forward"), ConvertOutputsToFp32):
+        inner.forward = converted.model_forward
     return inner if keep_fp32_wrapper else unwrap_forward(inner)
 
 
@@ -197,3 +201,14 @@ def get_mixed_precision_context_manager(native_amp: bool = False, autocast_kwarg
 def get_grad_scaler(distributed_type: Any = None, **kwargs: Any) -> torch.amp.GradScaler:
     """Return torch's scaler of losses for the device of the run."""
     return torch.amp.GradScaler(PartialState().device.type, **kwargs)
+
+
+def _refuse_recurrent_layers_under_sequence_parallelism(model: Any) -> None:
+    """Raise ValueError for a model with linear attention, whose state a part of a sequence does not have."""
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    kinds = sorted(kind for kind in set(getattr(text, "layer_types", None) or ()) if "linear_attention" in kind)
+    if kinds:
+        raise ValueError(
+            f"sequences cannot be divided over ranks: layers of {', '.join(kinds)} carry a state along them"
+        )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from accel_checkpoint.load import read_tensors
 from accel_checkpoint.tensor_file import view_bytes
 from torch import nn
 
-from accel_names.weights import set_module_tensor_to_device
+from accel_names.weights import align_module_device, has_offloaded_params, set_module_tensor_to_device
 
 INDEX = "index.json"
 
@@ -143,3 +144,38 @@ def extract_submodules_state_dict(
         for name, weight in state_dict.items()
         if any(name == module or name.startswith(f"{module}.") for module in submodule_names)
     }
+
+
+def get_state_dict_offloaded_model(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the weights of a model on the CPU, module by module, with a warning of those that have no numbers."""
+    held: dict[str, torch.Tensor] = {}
+    for name, module in model.named_modules():
+        with align_module_device(module):
+            own = module.state_dict(prefix=f"{name}." if name else "")
+        tensors = {key: value for key, value in own.items() if isinstance(value, torch.Tensor)}
+        held |= {key: tensor.cpu() for key, tensor in tensors.items() if not tensor.is_meta}
+    names = list(model.state_dict())
+    if lacking := [name for name in names if name not in held]:
+        warnings.warn(f"left out, as no numbers are known of them: {', '.join(lacking)}", stacklevel=2)
+    return {name: held[name] for name in names if name in held}
+
+
+def get_state_dict_from_offload(
+    module: nn.Module,
+    module_name: str,
+    state_dict: MutableMapping[str, Any],
+    device_to_put_offload: torch.device | str = "cpu",
+) -> MutableMapping[str, Any]:
+    """Put the weights of a module into the entries of a state dict that it has, and return the state dict.
+
+    Args:
+        module: The module.
+        module_name: The name of one of its weights in the state dict.
+        state_dict: The state dict.
+        device_to_put_offload: The device that offloaded weights are read onto.
+    """
+    root = module_name.rpartition(".")[0]
+    with align_module_device(module, device_to_put_offload if has_offloaded_params(module) else None):
+        found = {f"{root}.{name}": value for name, value in module.state_dict().items()}
+    state_dict.update({name: value for name, value in found.items() if name in state_dict})
+    return state_dict

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
 from accel_parallel import tie_again
 from accel_state.environ import change
 from torch import nn
+
+from accel_names.availability import torchao_required
 
 #: what transformers asks, before it reads weights on rank 0 only
 _EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
@@ -46,13 +49,42 @@ def ensure_weights_retied(
 
 def get_model_tp_size(model: nn.Module) -> int | None:
     """Return over how many ranks the layers of a transformers model are divided, or None if it does not say."""
+    said = getattr(getattr(model, "config", None), "distributed_config", None)
+    later = said if isinstance(said, Mapping) else getattr(said, "__dict__", {})
     size: int | None = getattr(model, "tp_size", None)
-    return size
+    return later.get("tp_size") if size is None else size
 
 
 def has_ao_layers(model: nn.Module) -> bool:
     """Return whether torchao has replaced a layer of the model by one that computes in float8."""
     return any(type(module).__module__.startswith("torchao.") for module in model.modules())
+
+
+def has_transformer_engine_layers(model: nn.Module) -> bool:
+    """Return whether a layer of the model is one of Transformer Engine."""
+    return any(type(module).__module__.startswith("transformer_engine.") for module in model.modules())
+
+
+@torchao_required
+def convert_model_to_fp8_ao(
+    model: nn.Module, config: Any = None, module_filter_func: Callable[[nn.Module, str], bool] | None = None
+) -> None:
+    """Replace linear layers of a model by torchao's, which compute in float8.
+
+    Args:
+        model: The model.
+        config: torchao's `Float8LinearConfig`.
+        module_filter_func: Which layers are replaced; by default all but the first and the last, and those whose sizes
+            are no multiples of 16.
+    """
+
+    def fits(layer: nn.Module, name: str) -> bool:
+        linear = isinstance(layer, nn.Linear) and not (layer.in_features % 16 or layer.out_features % 16)
+        return linear and filter_first_and_last_linear_layers(model, name)
+
+    import_module("torchao.float8").convert_to_float8_training(
+        model, module_filter_fn=module_filter_func or fits, config=config
+    )
 
 
 def filter_first_and_last_linear_layers(module: nn.Module, fqn: str) -> bool:
@@ -68,11 +100,6 @@ def filter_first_and_last_linear_layers(module: nn.Module, fqn: str) -> bool:
         return False
     linear = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
     return fqn not in (linear[:1] + linear[-1:])
-
-
-def has_offloaded_params(module: nn.Module) -> bool:
-    """Return whether a hook of the module puts its weights on their device during a forward."""
-    return bool(getattr(getattr(module, "_hf_hook", None), "offload", False))
 
 
 def get_parameters_from_modules(

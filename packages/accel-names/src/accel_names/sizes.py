@@ -1,11 +1,18 @@
-"""Compute sizes of layers."""
+"""Compute sizes of layers, of buffers and of tied modules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from accel_big import compute_module_sizes
+from accel_checkpoint import size_in_bytes
 from torch import nn
+
+
+def convert_file_size_to_int(size: int | str) -> int:
+    """Return the number of bytes, which may be none, in a size such as 500, "10GB" or "2 GiB"."""
+    return size_in_bytes(size, least=0)
 
 
 def get_max_layer_size(
@@ -38,3 +45,35 @@ def calculate_maximum_sizes(model: nn.Module) -> tuple[int, tuple[int, list[str]
     sizes = compute_module_sizes(model)
     unsplit = getattr(model, "_no_split_modules", None) or []
     return sizes[""], get_max_layer_size(list(model.named_children()), sizes, unsplit)
+
+
+def compute_module_total_buffer_size(
+    model: nn.Module, dtype: Any = None, special_dtypes: Mapping[str, Any] | None = None
+) -> int:
+    """Return the bytes of all buffers of a model.
+
+    Args:
+        model: The model.
+        dtype: Dtype in which floating-point tensors are counted, if it is smaller than theirs.
+        special_dtypes: Dtypes of tensors by name.
+    """
+    return compute_module_sizes(model, dtype, special_dtypes, buffers_only=True)[""]
+
+
+def get_module_size_with_ties(
+    tied_params: Sequence[str],
+    module_size: int,
+    module_sizes: Mapping[str, int],
+    modules_to_treat: Sequence[tuple[str, nn.Module]],
+) -> tuple[int, list[str], list[nn.Module]]:
+    """Return the size of a module together with those that are tied to it, and the names and modules of these.
+
+    Args:
+        tied_params: The names of parameters of other modules that the module shares.
+        module_size: The size of the module.
+        module_sizes: The size of each module and parameter by its name.
+        modules_to_treat: The names and modules to look for the parameters in.
+    """
+    tied = [next(each for each in modules_to_treat if name.startswith(f"{each[0]}.")) for name in tied_params]
+    more = [module_sizes[module] - module_sizes[name] for name, (module, _) in zip(tied_params, tied, strict=True)]
+    return module_size + sum(more), [name for name, _ in tied], [module for _, module in tied]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accel_big import ModelHook
 from accel_checkpoint.load import read_tensors
 from torch import nn
 
@@ -195,15 +196,38 @@ def clean_state_dict_for_safetensors(state_dict: dict[str, Any]) -> dict[str, An
 
 @contextmanager
 def align_module_device(module: nn.Module, execution_device: torch.device | str | None = None) -> Iterator[None]:
-    """Put the own parameters of a module on a device in a block, if one is given."""
-    if execution_device is None:
-        yield
-        return
+    """Put the own parameters of a module on a device in a block, if one is given, and its offloaded ones in any case.
+
+    Args:
+        module: The module.
+        execution_device: The device; by default that of the forward for offloaded parameters.
+    """
+    hook: Any = module._hf_hook if has_offloaded_params(module) else ModelHook()
+    hook.pre_forward(module)
     before = [(parameter, parameter.data) for parameter in module.parameters(recurse=False)]
     try:
-        for parameter, data in before:
+        for parameter, data in before if execution_device is not None else ():
             parameter.data = data.to(execution_device)
         yield
     finally:
         for parameter, data in before:
             parameter.data = data
+        hook.post_forward(module, None)
+
+
+def has_offloaded_params(module: nn.Module) -> bool:
+    """Return whether a hook of the module puts its weights on their device during a forward."""
+    return bool(getattr(getattr(module, "_hf_hook", None), "offload", False))
+
+
+def get_non_persistent_buffers(module: nn.Module, recurse: bool = False, fqns: bool = False) -> set[str]:
+    """Return the names of the buffers of a module that its state dict lacks.
+
+    Args:
+        module: The module.
+        recurse: Whether those of modules inside it count as well.
+        fqns: Whether to return them with the names of the modules that have them.
+    """
+    modules = module.named_modules() if recurse else [("", module)]
+    pairs = [(name, buffer) for name, part in modules for buffer in part._non_persistent_buffers_set]
+    return {f"{name}.{buffer}".lstrip(".") if fqns else buffer for name, buffer in pairs}

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from accel_state.environ import process_environ
 from accel_state.mesh import MeshSpec
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
+#: the axes in the order of the ranks, the outermost first
+_AXES = ("dp_replicate", "dp_shard", "cp", "sp", "tp")
+
+
+def _number(word: str) -> Any:
+    return int(word) if word.isdecimal() else word
+
+
+def _size(name: str) -> Any:
+    """Return a size of which a script says nothing: that of Accelerate's variable for it, or 1."""
+    return _number(process_environ().get(f"PARALLELISM_CONFIG_{name.upper()}", "1"))
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelismConfig:
     """The sizes of the axes of parallelism, whose product is the number of processes.
 
-    With a plan and no sizes, those of the launcher count.
+    With a plan and no sizes, those of the launcher count. A size that is left out is that of its variable, such as
+    PARALLELISM_CONFIG_TP_SIZE, or 1.
 
     Args:
         dp_replicate_size: Number of whole copies of the model.
@@ -27,17 +44,17 @@ class ParallelismConfig:
             styles. By default the plan of the model itself.
     """
 
-    dp_replicate_size: int = 1
-    dp_shard_size: int = 1
-    tp_size: int = 1
-    cp_size: int = 1
-    sp_size: int = 1
+    dp_replicate_size: int = field(default_factory=partial(_size, "dp_replicate_size"))
+    dp_shard_size: int = field(default_factory=partial(_size, "dp_shard_size"))
+    tp_size: int = field(default_factory=partial(_size, "tp_size"))
+    cp_size: int = field(default_factory=partial(_size, "cp_size"))
+    sp_size: int = field(default_factory=partial(_size, "sp_size"))
     tp_plan: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @classmethod
     def from_words(cls, words: Mapping[str, str]) -> ParallelismConfig:
         """Return the config for the entries of `parallelism_config` in a config file. `problems` has the wrong ones."""
-        return cls(**{name: int(word) if word.isdecimal() else word for name, word in words.items()})  # type: ignore[arg-type]
+        return cls(**{**dict.fromkeys(SIZES, 1), **{name: _number(word) for name, word in words.items()}})
 
     def problems(self) -> list[str]:
         """List what is wrong with the sizes."""
@@ -61,3 +78,42 @@ class ParallelismConfig:
     def total_size(self) -> int:
         """The number of processes that it is for."""
         return self.mesh.world_size
+
+    @property
+    def dp_dim_names(self) -> list[str]:
+        """The axes above 1 whose ranks train on samples of their own."""
+        return self._above_one("dp_replicate", "dp_shard")
+
+    @property
+    def dp_shard_cp_dim_names(self) -> list[str]:
+        """The axes above 1 whose ranks share the parameters of a copy."""
+        return self._above_one("dp_shard", "cp")
+
+    @property
+    def dp_cp_dim_names(self) -> list[str]:
+        """The axes above 1 over which a loss is averaged."""
+        return self._above_one("dp_replicate", "dp_shard", "cp")
+
+    def _above_one(self, *axes: str) -> list[str]:
+        return [axis for axis in axes if getattr(self, f"{axis}_size") > 1]
+
+    def _get_mesh(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        names = self._above_one(*_AXES)
+        return tuple(names), tuple(getattr(self, f"{name}_size") for name in names)
+
+    def build_device_mesh(self, device_type: str) -> DeviceMesh | None:
+        """Return torch's mesh of the axes above 1, with the joint axes dp, dp_shard_cp and dp_cp, or None without axes.
+
+        Collective:
+            Every process must call.
+        """
+        names, shape = self._get_mesh()
+        if not names:
+            return None
+        from torch.distributed.device_mesh import init_device_mesh
+
+        mesh = init_device_mesh(device_type, shape, mesh_dim_names=names)
+        for joint in ("dp", "dp_shard_cp", "dp_cp"):
+            if axes := getattr(self, f"{joint}_dim_names"):
+                mesh[axes]._flatten(joint)
+        return mesh

@@ -162,7 +162,7 @@ def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Setting
     data = given.dataloader_config or DataLoaderConfiguration()
     data = _tried(partial(of_loaders, data, environ), data, problems)
     data = replace(data, split_batches=given.split_batches or data.split_batches)  # a copy: the user's may change
-    sizes = parallelism or ParallelismConfig()
+    sizes = parallelism or ParallelismConfig.from_words({})
     others = Asked(
         precision=precision,
         accumulation_steps=steps,
