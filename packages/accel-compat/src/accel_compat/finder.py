@@ -28,7 +28,9 @@ _WHOLE = {
 }
 _COMMANDS = f"{UPSTREAM}.commands."
 #: modules that Python runs after -m, and that are the command line here
-_PROGRAMS = ("accelerate_cli", "config.__main__", "env", "test")
+_PROGRAMS = ("accelerate_cli", "config.__main__", "env")
+#: modules of commands that have another name than the command
+_NAMED = {"estimate": "estimate-memory", "merge": "merge-weights", "to_fsdp2": "to-fsdp2", "tpu": "tpu-config"}
 
 
 def install() -> None:
@@ -120,7 +122,7 @@ class AliasLoader:
         if not fullname.startswith(_COMMANDS):
             return None
         word = fullname.removeprefix(_COMMANDS).removesuffix(".__main__")
-        given = [] if word == "accelerate_cli" else [word]
+        given = [] if word == "accelerate_cli" else [_NAMED.get(word, word)]
         program = (
             f"import sys; from accel_launch.cli.program import main; raise SystemExit(main([*{given}, *sys.argv[1:]]))"
         )
@@ -159,7 +161,7 @@ class Alias(ModuleType):
 
             if name not in table().stand_ins:
                 raise
-            return stand_in(name, table().instead[name])
+            return stand_in(name, table().stand_ins[name])
 
     def __setattr__(self, name: str, value: object) -> None:
         dunder = name.startswith("__") and name.endswith("__")

@@ -16,11 +16,12 @@ PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 def __getattr__(name: str) -> str:
     if name == "default_config_file":
-        return str(_path(None))
+        return str(default_config_path(None))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _path(given: str | Path | None) -> Path:
+def default_config_path(given: str | Path | None) -> Path:
+    """Return a path as it is given, or that of the file of `accel config`."""
     return Path(given) if given is not None else config_folder(process_environ()) / DEFAULT_NAME
 
 
@@ -42,7 +43,7 @@ def write_basic_config(mixed_precision: str = "no", save_location: str | Path | 
     """
     if mixed_precision not in PRECISIONS:
         raise ValueError(f"mixed_precision={mixed_precision!r}: expected one of {', '.join(PRECISIONS)}")
-    path = _path(save_location)
+    path = default_config_path(save_location)
     if path.exists():
         return False
     write_config(path, file_text({"mixed_precision": mixed_precision}, path))
@@ -58,7 +59,7 @@ def load_config_from_file(config_file: str | Path | None) -> Any:
     Raises:
         CannotRun: If there is no such file, and with all that is wrong in it.
     """
-    path = _path(config_file)
+    path = default_config_path(config_file)
     values, problems = translate(read_content(path))
     if problems:
         raise CannotRun(f"config file {path}", problems)

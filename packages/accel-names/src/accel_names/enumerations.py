@@ -30,6 +30,14 @@ class ComputeEnvironment(str, Words):
     AMAZON_SAGEMAKER = "AMAZON_SAGEMAKER"
 
 
+class SageMakerDistributedType(str, Words):
+    """The way in which a job of Amazon SageMaker uses its machines."""
+
+    NO = "NO"
+    DATA_PARALLEL = "DATA_PARALLEL"
+    MODEL_PARALLEL = "MODEL_PARALLEL"
+
+
 class CustomDtype(Words):
     """A type of numbers that torch's dtypes do not name."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from ast import literal_eval
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from accel_state import Topology, detect
@@ -69,3 +71,21 @@ def set_numa_affinity(local_process_index: int, verbose: bool | None = None) -> 
     if each < 1 or not 0 <= local_process_index < share:
         raise ValueError(f"process {local_process_index} of {share} on {len(cores)} cores: each needs a core")
     os.sched_setaffinity(0, cores[local_process_index * each : (local_process_index + 1) * each])
+
+
+def _convert_nargs_to_dict(nargs: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of a script by name, each of which has a value. Raise ValueError if there is none."""
+    names, values = nargs[::2], nargs[1::2]
+    wrong = [name for name, value in zip_longest(names, values) if not name.startswith("-") or str(value)[:2] == "--"]
+    if wrong or len(names) > len(values):
+        raise ValueError(
+            f"{', '.join(wrong or names[-1:])}: SageMaker gives a script names with values, as --name value"
+        )
+    return {name.lstrip("-").replace("-", "_"): _as_value(value) for name, value in zip(names, values, strict=True)}
+
+
+def _as_value(word: str) -> Any:
+    try:
+        return literal_eval(word)
+    except (ValueError, SyntaxError):
+        return word

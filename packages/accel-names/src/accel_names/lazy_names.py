@@ -25,7 +25,7 @@ class NameTable:
         also: The same of each other name that scripts import from a module of Accelerate.
         different: How a name behaves in another way than Accelerate's.
         instead: What to do in place of using a name that is not here.
-        stand_ins: Those of them that programs import at their top whether they use them or not.
+        stand_ins: The same for those that programs import at their top whether they use them or not.
         vendors: The names that are about the product of one vendor.
         libraries: The library that each `is_X_available` looks for.
         devices: The kind of device that each other `is_X_available` asks torch for.
@@ -35,7 +35,7 @@ class NameTable:
     also: dict[str, str]
     different: dict[str, str]
     instead: dict[str, str]
-    stand_ins: frozenset[str]
+    stand_ins: dict[str, str]
     vendors: frozenset[str]
     libraries: dict[str, str]
     devices: dict[str, str]
@@ -48,11 +48,11 @@ def table() -> NameTable:
     libraries, devices = content["libraries"], content["devices"]
     homes = _homes(content["homes"])
     homes |= {name: f"accel_names.availability.{name}" for name in [*libraries, *devices]}
-    different, instead = (
+    different, instead, stand_ins = (
         {name: words for words, names in content[section].items() for name in names.split()}
-        for section in ("different", "instead")
+        for section in ("different", "instead", "stand_ins")
     )
-    stand_ins = frozenset(content["stand_ins"]["names"].split())
+    stand_ins = {name: words or instead[name] for name, words in stand_ins.items()}
     vendors = frozenset([*content["vendors"]["names"].split(), *devices])
     return NameTable(homes, _homes(content["also"]), different, instead, stand_ins, vendors, libraries, devices)
 

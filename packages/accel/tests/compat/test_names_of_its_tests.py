@@ -54,7 +54,7 @@ def test_float8_spares_the_first_and_the_last_layer() -> None:
 
 
 def test_a_model_says_over_how_many_ranks_it_is_divided() -> None:
-    model = nn.Linear(1, 1)
+    model: Any = nn.Linear(1, 1)
     assert utils.get_model_tp_size(model) is None
     for said in (SimpleNamespace(tp_size=4), {"tp_size": 4}):
         model.config = SimpleNamespace(distributed_config=said)
@@ -62,7 +62,7 @@ def test_a_model_says_over_how_many_ranks_it_is_divided() -> None:
 
 
 def test_a_forward_in_float32_is_taken_off() -> None:
-    model = nn.Linear(1, 1)
+    model: Any = nn.Linear(1, 1)
     model.forward = utils.convert_outputs_to_fp32(model.forward)
     assert utils.extract_model_from_parallel(model, keep_fp32_wrapper=False).forward.__func__ is nn.Linear.forward
 
@@ -70,11 +70,11 @@ def test_a_forward_in_float32_is_taken_off() -> None:
 def test_heirs_of_a_class_are_purged_too(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = import_module("os").environ
 
-    @utils.purge_accelerate_environment  # type: ignore[untyped-decorator]
+    @utils.purge_accelerate_environment
     class Tests:
         """Tests without a test."""
 
-    class Heirs(Tests):  # type: ignore[misc]
+    class Heirs(Tests):
         """Tests that set a variable."""
 
         def test_it(self) -> None:

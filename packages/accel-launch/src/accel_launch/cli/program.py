@@ -22,6 +22,9 @@ COMMANDS = {
     "estimate-memory": "say how much memory a model takes, to load and to train",
     "runs": "list, show, compare and draw the records of runs",
     "migrate": "rewrite programs, scripts and config files for Accelerate",
+    "merge-weights": "write the weights of a sharded checkpoint as one whole",
+    "to-fsdp2": "convert a config file of Accelerate for FSDP1 to FSDP2",
+    "tpu-config": "run commands on all machines of a TPU pod",
     "completion": "print what has a shell complete commands and options",
     "env": "print versions, devices and settings, for a bug report",
 }
@@ -32,6 +35,9 @@ EXTRAS = {
     "estimate-memory": "big",
     "runs": "track",
     "migrate": "compat",
+    "merge-weights": "names",
+    "to-fsdp2": "names",
+    "tpu-config": "names",
 }
 #: by it a shell asks for completions, and the name that the completion scripts know
 COMPLETE, PROGRAM = "_ACCEL_COMPLETE", "accel"

@@ -35,8 +35,8 @@ examples:
 exit codes: that of the first process to fail; 128 + n if signal n killed it; 2 if nothing could be started."""
 
 
-def run(options: ResolvedOptions) -> int:
-    """Run the script and return its exit code. A single process takes the place of this process.
+def run(options: ResolvedOptions, *, stays: bool = False) -> int:
+    """Run the script and return its exit code. A single process takes the place of this process, unless it `stays`.
 
     Raises:
         CannotRun: Nothing was started. The error lists every reason.
@@ -69,7 +69,7 @@ def run(options: ResolvedOptions) -> int:
             "accel: --enable_cpu_affinity has no effect: another launcher has started this process"
             f" ({words_of(told)}), and gives it its cores"
         )
-    if job.alone:
+    if job.alone and not stays:
         from accel_launch.job.job_runner import with_startup
 
         become(*job.processes(with_startup(job.environ) if settings.as_accelerate else job.environ, None))

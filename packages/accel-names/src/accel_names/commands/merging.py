@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from accel_names.checkpoint.fsdp_files import merge_fsdp_weights
-from accel_names.commands import parser_of
+from accel_names.commands.launch import command_of, parser_of
 
 
 def merge_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
@@ -24,3 +24,6 @@ def merge_command(args: argparse.Namespace) -> None:
     """Merge as `merge_fsdp_weights` does, by what `merge_command_parser` has read."""
     safe = not args.unsafe_serialization
     merge_fsdp_weights(args.checkpoint_directory, args.output_path, safe, args.remove_checkpoint_dir)
+
+
+COMMAND = command_of("merge-weights", merge_command_parser, merge_command)

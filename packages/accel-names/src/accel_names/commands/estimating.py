@@ -12,7 +12,7 @@ from accel_big.model_source import load, locate
 from accel_state.errors import CannotRun
 from torch import nn
 
-from accel_names.commands import parser_of
+from accel_names.commands.launch import parser_of
 
 _DEFAULT = ("float32", "float16", "int8", "int4")
 
@@ -77,3 +77,8 @@ def gather_data(args: argparse.Namespace) -> list[list[Any]]:
         of = estimate(size, dtype, "adamw")
         rows.append([dtype, of.largest_layer_bytes, of.total_bytes, of.training_bytes])
     return rows
+
+
+def add_timm_hub_prefix(model_name: str) -> str:
+    """Return a name for timm, which is told of a model of the hub by `hf-hub:` before it."""
+    return f"hf-hub:{model_name}" if "/" in model_name and ":" not in model_name else model_name
