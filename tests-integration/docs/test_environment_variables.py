@@ -16,6 +16,7 @@ NO_VARIABLES = {
     *("DEVICE", "DEVICES", "ENVIRONMENT"),  # names in modules that a registry loads
     *("FILE", "HOST", "IDS", "MODULE", "PORT", "SCRIPT", "TEXT", "YAML", "JSON"),  # words of help texts
     *("AMAZON_SAGEMAKER", "DEEPSPEED", "FSDP", "LOCAL_MACHINE", "MULTI_CPU", "MULTI_GPU", "NO"),  # values of Accelerate
+    *("FULL_SHARD", "FULL_STATE_DICT", "SHARDED_STATE_DICT", "SHARD_GRAD_OP"),
     *("FATAL", "HEAD", "SLURM"),
 }
 

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig
 from accel_parallel.fsdp_options import FSDP1_ONLY
+from accel_parallel.wrap_policy import UnknownBlocks
+from torch import nn
 
 
 def test_the_defaults_are_right() -> None:
@@ -80,3 +82,46 @@ def test_sizes_that_cannot_be_are_named() -> None:
     wrong: Any = {"dp_shard_size": 0, "tp_size": "two", "cp_size": 2}
     lines = ParallelismConfig(**wrong).problems()
     assert [line.split("=")[0] for line in lines] == ["dp_shard_size", "tp_size", "cp_size"]
+
+
+def test_options_that_are_left_out_come_from_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = {
+        "FSDP_SHARDING_STRATEGY": "SHARD_GRAD_OP",
+        "FSDP_OFFLOAD_PARAMS": "true",
+        "FSDP_STATE_DICT_TYPE": "full_state_dict",
+        "FSDP_TRANSFORMER_CLS_TO_WRAP": "A, B",
+        "FSDP_MIN_NUM_PARAMS": "5",
+        "FSDP_CPU_RAM_EFFICIENT_LOADING": "True",
+        "FSDP_BACKWARD_PREFETCH": "BACKWARD_PRE",
+    }
+    for name, word in words.items():
+        monkeypatch.setenv(name, word)
+    plugin = FullyShardedDataParallelPlugin(min_num_params=7)
+    assert (plugin.reshard_after_forward, plugin.cpu_offload, plugin.state_dict_type) == (
+        False,
+        True,
+        "FULL_STATE_DICT",
+    )
+    assert (plugin.transformer_cls_names_to_wrap, plugin.min_num_params) == (["A", "B"], 7)
+    assert plugin.cpu_ram_efficient_loading
+    assert plugin.problems() == []
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    monkeypatch.setenv("FSDP_RESHARD_AFTER_FORWARD", "FULL_SHARD")
+    assert FullyShardedDataParallelPlugin().reshard_after_forward is True
+    monkeypatch.setenv("FSDP_OFFLOAD_PARAMS", "maybe")
+    with pytest.raises(ValueError, match="FSDP_OFFLOAD_PARAMS=maybe: expected true or false"):
+        FullyShardedDataParallelPlugin()
+
+
+def test_the_blocks_of_a_model_are_noted() -> None:
+    model = nn.Sequential(nn.TransformerEncoderLayer(4, 1), nn.TransformerEncoderLayer(4, 1))
+    plugin = FullyShardedDataParallelPlugin(transformer_cls_names_to_wrap=["TransformerEncoderLayer", "Linear"])
+    plugin.set_auto_wrap_policy(model)
+    assert plugin.transformer_cls_names_to_wrap == ["Linear", "TransformerEncoderLayer"]
+    plugin.transformer_cls_names_to_wrap = ["T5Layer"]
+    with pytest.raises(UnknownBlocks, match="T5Layer"):
+        plugin.set_auto_wrap_policy(model)
+    plugin.auto_wrap_policy = "NO_WRAP"
+    plugin.set_auto_wrap_policy(model)
+    plugin.set_state_dict_type("FULL_STATE_DICT")
+    assert plugin.state_dict_type == "FULL_STATE_DICT"

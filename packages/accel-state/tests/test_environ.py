@@ -95,3 +95,10 @@ def test_settings_of_the_launcher_are_read() -> None:
 def test_accumulation_steps_that_cannot_be_meant_are_refused(steps: str) -> None:
     with pytest.raises(ValueError, match=f"STEPS='{steps}': expected a whole number of at least 1"):
         settings({"ACCEL_GRADIENT_ACCUMULATION_STEPS": steps})
+
+
+def test_variables_of_accelerate_count_for_its_programs() -> None:
+    theirs = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_FSDP": "true", "ACCELERATE_USE_CPU": "True"}
+    assert settings(theirs) == settings({})
+    found = settings({**theirs, "ACCEL_AS_ACCELERATE": "1", "ACCEL_MIXED_PRECISION": "fp16"})
+    assert (found.cpu, found.fsdp, found.mixed_precision) == (True, {}, "fp16")

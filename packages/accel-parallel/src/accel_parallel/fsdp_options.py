@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from accel_state.environ import process_environ
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
@@ -29,12 +31,26 @@ POLICIES = ("transformer_based_wrap", "size_based_wrap", "no_wrap")
 STATE_DICT_TYPES = ("SHARDED_STATE_DICT", "FULL_STATE_DICT")
 
 
+def _of_variable(name: str, default: Any) -> Any:
+    """Return the value of an option of which a script says nothing: that of Accelerate's variable, or the default."""
+    variable, environ = _VARIABLES[name], process_environ()
+    word = environ.get(variable)
+    if not word or (name == "sharding_strategy" and environ.get("FSDP_VERSION") == "2"):  # as Accelerate ignores it
+        return default
+    try:
+        return _READ[name](word)
+    except ValueError as error:
+        raise ValueError(f"{variable}={word}: {error}") from None
+
+
 @dataclass
 class FullyShardedDataParallelPlugin:
     """The options of sharding, by which parameters are sharded over processes, block by block.
 
     Parameters are gathered for a forward, one block at a time. If a model has no blocks by these options, each forward
     gathers the whole model at once, and a warning says so: name the classes of its blocks.
+
+    An option that is left out is that of Accelerate's variable, such as FSDP_STATE_DICT_TYPE, if it is set.
 
     Args:
         fsdp_version: 2. With 1 the model is sharded in the same way.
@@ -67,19 +83,25 @@ class FullyShardedDataParallelPlugin:
     """
 
     fsdp_version: int = 2
-    reshard_after_forward: bool | int = True
-    auto_wrap_policy: str | Callable[[nn.Module], Sequence[nn.Module]] = "transformer_based_wrap"
-    transformer_cls_names_to_wrap: Sequence[str] | None = None
-    min_num_params: int = 100_000_000
-    cpu_offload: bool = False
-    activation_checkpointing: bool = False
-    ignored_modules: Sequence[nn.Module] | str | None = None
+    reshard_after_forward: bool | int = field(default_factory=partial(_of_variable, "reshard_after_forward", True))
+    auto_wrap_policy: str | Callable[[nn.Module], Sequence[nn.Module]] = field(
+        default_factory=partial(_of_variable, "auto_wrap_policy", "transformer_based_wrap")
+    )
+    transformer_cls_names_to_wrap: Sequence[str] | None = field(
+        default_factory=partial(_of_variable, "transformer_cls_names_to_wrap", None)
+    )
+    min_num_params: int = field(default_factory=partial(_of_variable, "min_num_params", 100_000_000))
+    cpu_offload: bool = field(default_factory=partial(_of_variable, "cpu_offload", False))
+    activation_checkpointing: bool = field(default_factory=partial(_of_variable, "activation_checkpointing", False))
+    ignored_modules: Sequence[nn.Module] | str | None = field(
+        default_factory=partial(_of_variable, "ignored_modules", None)
+    )
     find_unused_parameters: bool = False
     mixed_precision_policy: MixedPrecisionPolicy | None = None
     forward_methods: Sequence[str] | None = None
-    state_dict_type: str = "SHARDED_STATE_DICT"
-    cpu_ram_efficient_loading: bool = False
-    sharding_strategy: Any = None
+    state_dict_type: str = field(default_factory=partial(_of_variable, "state_dict_type", "SHARDED_STATE_DICT"))
+    cpu_ram_efficient_loading: bool = field(default_factory=partial(_of_variable, "cpu_ram_efficient_loading", False))
+    sharding_strategy: Any = field(default_factory=partial(_of_variable, "sharding_strategy", None))
     backward_prefetch: Any = None
     forward_prefetch: Any = None
     use_orig_params: bool | None = None
@@ -156,6 +178,19 @@ class FullyShardedDataParallelPlugin:
         wanted = {id(block) for block in chosen}
         return [module for module in model.modules() if id(module) in wanted and module is not model]
 
+    def set_auto_wrap_policy(self, model: nn.Module) -> None:
+        """Note the classes of the blocks of a model, if they are those of a transformer.
+
+        Raises:
+            UnknownBlocks: The model has no module of a class that is named.
+        """
+        if str(self.auto_wrap_policy).lower() == "transformer_based_wrap":
+            self.transformer_cls_names_to_wrap = sorted({type(block).__name__ for block in self.blocks(model)})
+
+    def set_state_dict_type(self, state_dict_type: str | None = None) -> None:
+        """Change how weights are saved, to "SHARDED_STATE_DICT" or "FULL_STATE_DICT"."""
+        self.state_dict_type = state_dict_type or self.state_dict_type
+
     def ignored(self, model: nn.Module) -> list[nn.Module]:
         """Return the modules of a model that stay whole on every rank.
 
@@ -182,6 +217,8 @@ def _truth(word: str) -> bool:
 
 
 def _truth_or_number(word: str) -> bool | int:
+    if word.upper() in _RESHARD and not word.isdecimal():
+        return _RESHARD[word.upper()]
     return int(word) if word.isdecimal() and int(word) > 1 else _truth(word)
 
 
@@ -207,4 +244,19 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "activation_checkpointing": _truth,
     "state_dict_type": str.upper,
     "cpu_ram_efficient_loading": _truth,
+    "ignored_modules": str,
+    "sharding_strategy": str.upper,
+}
+#: variables of Accelerate by field
+_VARIABLES = {
+    "reshard_after_forward": "FSDP_RESHARD_AFTER_FORWARD",
+    "auto_wrap_policy": "FSDP_AUTO_WRAP_POLICY",
+    "transformer_cls_names_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP",
+    "min_num_params": "FSDP_MIN_NUM_PARAMS",
+    "cpu_offload": "FSDP_OFFLOAD_PARAMS",
+    "activation_checkpointing": "FSDP_ACTIVATION_CHECKPOINTING",
+    "ignored_modules": "FSDP_IGNORED_MODULES",
+    "state_dict_type": "FSDP_STATE_DICT_TYPE",
+    "cpu_ram_efficient_loading": "FSDP_CPU_RAM_EFFICIENT_LOADING",
+    "sharding_strategy": "FSDP_SHARDING_STRATEGY",
 }

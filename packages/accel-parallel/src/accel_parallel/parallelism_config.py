@@ -22,9 +22,9 @@ def _number(word: str) -> Any:
     return int(word) if word.isdecimal() else word
 
 
-def _size(name: str) -> Any:
+def _size(variable: str) -> Any:
     """Return a size of which a script says nothing: that of Accelerate's variable for it, or 1."""
-    return _number(process_environ().get(f"PARALLELISM_CONFIG_{name.upper()}", "1"))
+    return _number(process_environ().get(variable, "1"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class ParallelismConfig:
             styles. By default the plan of the model itself.
     """
 
-    dp_replicate_size: int = field(default_factory=partial(_size, "dp_replicate_size"))
-    dp_shard_size: int = field(default_factory=partial(_size, "dp_shard_size"))
-    tp_size: int = field(default_factory=partial(_size, "tp_size"))
-    cp_size: int = field(default_factory=partial(_size, "cp_size"))
-    sp_size: int = field(default_factory=partial(_size, "sp_size"))
+    dp_replicate_size: int = field(default_factory=partial(_size, "PARALLELISM_CONFIG_DP_REPLICATE_SIZE"))
+    dp_shard_size: int = field(default_factory=partial(_size, "PARALLELISM_CONFIG_DP_SHARD_SIZE"))
+    tp_size: int = field(default_factory=partial(_size, "PARALLELISM_CONFIG_TP_SIZE"))
+    cp_size: int = field(default_factory=partial(_size, "PARALLELISM_CONFIG_CP_SIZE"))
+    sp_size: int = field(default_factory=partial(_size, "PARALLELISM_CONFIG_SP_SIZE"))
     tp_plan: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from accel_comm.process_group import GroupOptions
 
@@ -123,6 +123,16 @@ class AcceleratorState(ProcessControl):
     def mixed_precision(self) -> str:
         """The name of the precision: "no" until an Accelerator or an AcceleratorState has asked for one."""
         return self.run.precision or "no"
+
+    @property
+    def deepspeed_plugin(self) -> Any:
+        """The options by which DeepSpeed's engine trains for the newest Accelerator, or None without the engine."""
+        return self.run.plugins.get("deepspeed_plugin")
+
+    @property
+    def fsdp_plugin(self) -> Any:
+        """The options by which the newest Accelerator shards models, or None if it does not."""
+        return self.run.plugins.get("fsdp_plugin")
 
     def destroy_process_group(self) -> None:
         """End the run of this process, and close the process group if the run has opened it."""

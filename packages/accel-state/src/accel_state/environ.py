@@ -44,6 +44,13 @@ SHARED_MEMORY = "ACCEL_SHARED_MEMORY"
 #: whether waits are watched; yes where nothing is said
 WATCHDOG = "ACCEL_WATCHDOG"
 
+#: settings of which Accelerate has a variable of the same meaning
+_OF_ACCELERATE = {
+    USE_CPU: "ACCELERATE_USE_CPU",
+    MIXED_PRECISION: "ACCELERATE_MIXED_PRECISION",
+    ACCUMULATION_STEPS: "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    USE_FSDP: "ACCELERATE_USE_FSDP",
+}
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("", "0", "false", "no", "off")
 
@@ -187,9 +194,14 @@ class EnvironSettings:
 def settings(environ: Mapping[str, str]) -> EnvironSettings:
     """Return the settings of training that a launcher has written into the environment.
 
+    For a program that was written for Accelerate, those of Accelerate's launcher count as well.
+
     Raises:
         ValueError: For a malformed value.
     """
+    if flag(environ, AS_ACCELERATE):
+        theirs = {name: environ[word] for name, word in _OF_ACCELERATE.items() if word in environ}
+        environ = {**theirs, **environ}
     steps = environ.get(ACCUMULATION_STEPS)
     if steps is not None and (not steps.isdecimal() or int(steps) < 1):
         raise ValueError(f"{ACCUMULATION_STEPS}={steps!r}: expected a whole number of at least 1")

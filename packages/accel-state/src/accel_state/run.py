@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from accel_comm.process_group import GroupOptions
 from accel_comm.transports import Transport
@@ -52,6 +52,7 @@ class Run:
         asked_mesh: Arrangement of the processes, once one was asked for.
         device_mesh: torch's mesh of that arrangement.
         store: Notes of the processes, for waits beside all collectives.
+        plugins: Options of strategies by the names of properties of `AcceleratorState`, of the newest Accelerator.
     """
 
     topology: Topology
@@ -64,6 +65,7 @@ class Run:
     asked_mesh: MeshSpec | None = None
     device_mesh: DeviceMesh | None = None
     store: StoreExchange = field(default_factory=StoreExchange)
+    plugins: dict[str, Any] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[Callable[[], Run], tuple[()]]:
         # a copy is the run of the process that reads it

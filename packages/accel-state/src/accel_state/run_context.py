@@ -102,7 +102,7 @@ def ask_anew() -> None:
     """
     global _process
     if _process is not None:
-        _process = replace(_process, precision=None, asked_mesh=None, device_mesh=None)
+        _process = replace(_process, precision=None, asked_mesh=None, device_mesh=None, plugins={})
 
 
 def _end(run: Run) -> None:

@@ -16,7 +16,7 @@ from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler
 from accel_comm import Reduction
 from accel_data import Ending, skip_first_batches
 from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig, Strategy, StrategyOptions
-from accel_parallel.choice import AUTO, DEEPSPEED
+from accel_parallel.choice import AUTO, DEEPSPEED, SHARDED
 from accel_state import AcceleratorState, AccumulationState, DistributedType, Run
 from accel_state.callable_bool import CallableBool
 from accel_state.environ import process_environ
@@ -182,6 +182,8 @@ class Accelerator:
         log_with: LogWith | Iterable[LogWith] | None,
     ) -> None:
         run = components.run
+        named = {"deepspeed_plugin": DEEPSPEED, "fsdp_plugin": SHARDED}
+        run.plugins.update({name: settings.options.get(strategy) for name, strategy in named.items()})
         self.components, self.project_configuration = components, project
         self.processes = Processes(run, settings.parallelism is not None)
         main = bool(self.processes.is_main_process)

@@ -72,6 +72,8 @@ def test_the_estimate_is_a_function_too(capsys: pytest.CaptureFixture[str]) -> N
         create_empty_model("accel.test_utils:RegressionModel", trust_remote_code=True)
     with pytest.raises(CannotRun):
         gather_data(Namespace(model_name="nothing_of_this_name:x", dtypes=["float32"]))
+    with pytest.raises(OSError, match="nothing_of_this_name"):
+        estimate_command(Namespace(model_name="nothing_of_this_name", dtypes=["float32"]))
 
 
 def test_the_merge_takes_the_words_of_a_command_line() -> None:

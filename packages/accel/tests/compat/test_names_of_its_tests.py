@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from accel import ParallelismConfig, cpu_offload
+from accel import Accelerator, FullyShardedDataParallelPlugin, ParallelismConfig, cpu_offload, infer_auto_device_map
 from torch import nn
 
 utils = import_module("accel.utils")
@@ -101,3 +101,19 @@ def test_sizes_come_from_variables_and_make_a_mesh(monkeypatch: pytest.MonkeyPat
     assert ParallelismConfig.from_words({}).tp_size == 1
     assert ParallelismConfig.from_words({}).build_device_mesh("cpu") is None
     assert (sizes.dp_dim_names, sizes.dp_shard_cp_dim_names) == (["dp_replicate", "dp_shard"], ["dp_shard"])
+
+
+def test_the_state_has_the_plugin_of_the_newest_accelerator() -> None:
+    plugin = FullyShardedDataParallelPlugin()
+    state = Accelerator(cpu=True, fsdp_plugin=plugin).state
+    assert (state.fsdp_plugin, state.deepspeed_plugin) == (plugin, None)
+    assert Accelerator(cpu=True).state.fsdp_plugin is None
+
+
+def test_an_accelerator_that_stays_empty_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(nn.Linear(10, 4), nn.Linear(4, 4), nn.Linear(4, 8))
+    assert infer_auto_device_map(model, {0: 256}) == {"": "disk"}
+    assert "insufficient memory on [0]" in caplog.text
+    caplog.clear()
+    assert infer_auto_device_map(model, {0: 256}, fallback_allocation=True)["1"] == 0
+    assert caplog.text == ""

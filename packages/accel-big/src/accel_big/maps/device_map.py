@@ -53,6 +53,13 @@ def infer_auto_device_map(
     chosen, sizes = map_within(
         model, memory, no_split, dtype, special_dtypes, offload_buffers=offload_buffers, fallback=fallback_allocation
     )
+    accelerators = [device for device in memory if isinstance(device, int)]
+    if accelerators and not any(isinstance(device, int) for device in chosen.values()):
+        logger.warning(
+            "device_map: insufficient memory on %s for any part of the model; fallback_allocation=True looks for a"
+            " smaller part",
+            accelerators,
+        )
     for name, device in chosen.items() if verbose else ():
         logger.info("device_map: %r -> %r (%s bytes)", name, device, f"{sizes[name]:,}")
     return clean_device_map(chosen) if clean_result else chosen

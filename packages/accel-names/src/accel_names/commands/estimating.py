@@ -17,6 +17,10 @@ from accel_names.commands.launch import parser_of
 _DEFAULT = ("float32", "float16", "int8", "int4")
 
 
+class NoSuchModel(CannotRun, OSError):
+    """The error of a name that is no model here."""
+
+
 def estimate_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
     """Return a parser of the dtypes and of a model, which is named as for `accel estimate-memory`."""
     about = "Prints what a model takes in several dtypes; nothing is downloaded."
@@ -33,10 +37,13 @@ def estimate_command(args: argparse.Namespace) -> None:
         args: What `estimate_command_parser` has read.
 
     Raises:
-        CannotRun: With every reason why there is none.
+        NoSuchModel: With every reason why there is none. Programs expect an `OSError`.
     """
     words = [args.model_name, *(word for dtype in args.dtypes for word in ("--dtypes", dtype))]
-    COMMAND.main(words, prog_name="accel estimate-memory", standalone_mode=False)
+    try:
+        COMMAND.main(words, prog_name="accel estimate-memory", standalone_mode=False)
+    except CannotRun as error:
+        raise NoSuchModel(error.what, error.reasons) from None
 
 
 def create_empty_model(
