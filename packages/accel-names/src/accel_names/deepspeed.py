@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from accel_parallel.choice import DEEPSPEED, INSTALLS
+from accel_state import AcceleratorState
 
 from accel_names.lazy_names import stand_in
 
@@ -20,4 +21,23 @@ class DeepSpeedSchedulerWrapper:
     """A class without objects: under DeepSpeed, too, `prepare` returns schedulers of class `AcceleratedScheduler`."""
 
 
-__all__ = ["DeepSpeedPlugin", "DeepSpeedSchedulerWrapper", "DummyOptim", "DummyScheduler", "HfDeepSpeedConfig"]
+def get_active_deepspeed_plugin(state: AcceleratorState) -> DeepSpeedPlugin:
+    """Return the options by which DeepSpeed's engine trains.
+
+    Raises:
+        ValueError: No Accelerator trains by it.
+    """
+    plugin: DeepSpeedPlugin | None = state.deepspeed_plugin
+    if plugin is None:
+        raise ValueError("no Accelerator trains by DeepSpeed: give deepspeed_plugin=DeepSpeedPlugin(...)")
+    return plugin
+
+
+__all__ = [
+    "DeepSpeedPlugin",
+    "DeepSpeedSchedulerWrapper",
+    "DummyOptim",
+    "DummyScheduler",
+    "HfDeepSpeedConfig",
+    "get_active_deepspeed_plugin",
+]

@@ -108,6 +108,9 @@ def test_the_state_has_the_plugin_of_the_newest_accelerator() -> None:
     state = Accelerator(cpu=True, fsdp_plugin=plugin).state
     assert (state.fsdp_plugin, state.deepspeed_plugin) == (plugin, None)
     assert Accelerator(cpu=True).state.fsdp_plugin is None
+    with pytest.raises(ValueError, match="no Accelerator trains by DeepSpeed"):
+        utils.get_active_deepspeed_plugin(state)
+    assert utils.get_active_deepspeed_plugin(SimpleNamespace(deepspeed_plugin=plugin)) is plugin
 
 
 def test_an_accelerator_that_stays_empty_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
