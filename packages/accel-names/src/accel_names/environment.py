@@ -90,7 +90,7 @@ def clear_environment() -> Iterator[None]:
 
 
 def purge_accelerate_environment(func_or_cls: T) -> T:
-    """Remove variables of the launcher that a function, or each test of a class or of its heirs, has set."""
+    """Restore the variables of the launcher after a function, or after each test of a class and of its heirs."""
     if inspect.isclass(func_or_cls):
 
         def purge(heir: type) -> None:
@@ -108,12 +108,12 @@ def purge_accelerate_environment(func_or_cls: T) -> T:
 def _purged(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        before = {name for name in process_environ() if name.startswith(OURS)}
+        before = {name: word for name, word in process_environ().items() if name.startswith(OURS)}
         try:
             return function(*args, **kwargs)
         finally:
-            made = [name for name in process_environ() if name.startswith(OURS) and name not in before]
-            change(dict.fromkeys(made))
+            there = [name for name in process_environ() if name.startswith(OURS)]
+            change({**dict.fromkeys(there), **before})
 
     return run
 

@@ -42,6 +42,7 @@ def test_variables_of_the_launcher_are_purged_after_a_function(monkeypatch: pyte
     @utils.purge_accelerate_environment  # type: ignore[untyped-decorator]
     def sets() -> None:
         os.environ["ACCELERATE_USE_FSDP"] = os.environ["OTHER_OF_A_TEST"] = "1"
+        os.environ["ACCEL_MIXED_PRECISION"] = "no"
         raise KeyError
 
     monkeypatch.setenv("OTHER_OF_A_TEST", "0")
