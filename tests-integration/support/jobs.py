@@ -24,6 +24,14 @@ END_S = stretched(100.0)
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
 
 
+def free_port() -> int:
+    """A port of the loopback at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 @dataclass(frozen=True)
 class Ended:
     """A job that has ended: its code, what it printed, and when, in seconds since the epoch and since its start."""

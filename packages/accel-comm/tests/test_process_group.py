@@ -1,6 +1,5 @@
 """Which backend the process group gets, and how the group is closed at the end of the script."""
 
-import itertools
 import sys
 import threading
 import time
@@ -36,7 +35,6 @@ def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What groups register for the exit while torch opens none; stores hold the addresses that torch would write."""
     registered: list[Any] = []
     monkeypatch.setattr(process_group, "atexit", SimpleNamespace(register=registered.append))
-    monkeypatch.setattr(process_group, "_openings", itertools.count())
     monkeypatch.setattr(dist, "is_initialized", lambda: False)
     monkeypatch.setattr(dist, "init_process_group", lambda backend, *, store, **given: store.set("address", backend))
     return registered

@@ -13,8 +13,9 @@ import pytest
 import torch.distributed as dist
 from accel_comm import GroupOptions
 from accel_state import PartialState, RunRequest, Topology, TopologyError, acquire, current, release
-from accel_state.rendezvous import adopt, join_group
+from accel_state.rendezvous import _told_by_all, adopt, join_group
 from accel_testing import MakePool, stretched
+from jobs import free_port
 from torch._C._distributed_c10d import HashStore
 
 MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -24,13 +25,6 @@ from accel_state import PartialState
 state = PartialState(cpu=True)
 print(state.run.topology.launcher, state.run.transport.all_gather_objects(state.process_index))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def forget_the_place() -> int:
@@ -140,6 +134,7 @@ def group_without_cpu(port: int) -> str:
     except TopologyError as error:
         return str(error)
     finally:
+        _told_by_all(dist.distributed_c10d._get_default_store(), "end", rank, 2, "")
         dist.destroy_process_group()
     return "no error"
 

@@ -28,7 +28,7 @@ def test_the_second_request_gets_the_run_of_the_first(monkeypatch: pytest.Monkey
     """Feature row S120: the second construction does not start anything again."""
     first = acquire(CPU)
     module = sys.modules["accel_state.run_context"]
-    monkeypatch.setattr(module, "detect", lambda environ: pytest.fail("it was detected a second time"))
+    monkeypatch.setattr(module, "_start", lambda request: pytest.fail("it was started a second time"))
     assert acquire(CPU) is first
     assert acquire(RunRequest()) is first
     assert current() is first

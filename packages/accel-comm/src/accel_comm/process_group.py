@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -79,13 +79,26 @@ def open_group(rank: int, size: int, backend: str, options: GroupOptions, open_s
     if dist.is_initialized():
         return False
     # A store may outlive a group, as that of torchrun's agent does: each group finds only its own addresses in it.
-    bare = open_store()  # which may fail: then the next attempt of this process is the first one still
-    store = PrefixStore(str(next(_openings)), bare)
+    bare = open_store()
+    store = PrefixStore(str(count_in(bare, "groups", rank)), bare)
     # Without device_id=: with it NCCL connects at once, and processes that share a GPU would hear of it from NCCL, not
     # in words. Nothing guesses a device without it: barriers are gloo's, and the device of this process is current.
     dist.init_process_group(backend, store=store, timeout=options.limit + LATER, rank=rank, world_size=size)
     atexit.register(_close_at_exit)
     return True
+
+
+def count_in(store: Store, what: str, rank: int) -> int:
+    """Return how often a rank has counted something in a store before.
+
+    The store counts, and not the process: an engine may put a new process beside those that have run before.
+
+    Args:
+        store: The store of a job.
+        what: Name of what is counted.
+        rank: Rank of this process.
+    """
+    return store.add(f"accel.{what}/{rank}", 1) - 1
 
 
 def with_cpu(backend: str) -> str:
@@ -103,6 +116,14 @@ def close_group() -> None:
     atexit.unregister(_close_at_exit)
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def end_of_group() -> Callable[[], bool]:
+    """Return a function that returns whether the default group, which is open now, was closed since."""
+    import torch.distributed as dist
+
+    group = weakref.ref(dist.distributed_c10d._get_default_group())
+    return lambda: dist.group.WORLD is None or dist.group.WORLD is not group()
 
 
 def _let_gloo_finish() -> None:
@@ -154,6 +175,3 @@ def _together(backends: list[Any]) -> Iterator[None]:
     yield
     for backend in of_nccl[:1]:
         backend._group_end()
-
-
-_openings = itertools.count()

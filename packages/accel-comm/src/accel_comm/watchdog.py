@@ -36,6 +36,7 @@ class Watchdog:
         size: Number of ranks.
         limit_s: Seconds after which a wait is in vain.
         leave: Function that ends this process after a fatal diagnosis.
+        is_over: Function that returns whether the run of this process has ended, with which the watch ends.
         in_wait: Function that returns whether a stack waits in an exchange; None for `is_in_wait`.
     """
 
@@ -47,10 +48,11 @@ class Watchdog:
         *,
         limit_s: float,
         leave: Callable[[], object],
+        is_over: Callable[[], bool] = bool,
         in_wait: Callable[[FrameType], bool] | None = None,
     ) -> None:
         self._store, self._recorder = store, recorder
-        self._leave = leave
+        self._leave, self._is_over = leave, is_over
         # no method of this object, which would keep a store's file until the next garbage collection
         status = functools.partial(own_status, store.rank, recorder, in_wait or is_in_wait)
         self._detector = HangDetector(store, size, status, limit_s=limit_s)
@@ -76,7 +78,7 @@ class Watchdog:
             self._leave()
 
     def _watch(self) -> None:
-        while not self._closing.wait(POLL_S):
+        while not (self._closing.wait(POLL_S) or self._is_over()):
             self._turn()
             if self._detector.over:
                 return

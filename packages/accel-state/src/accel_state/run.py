@@ -53,6 +53,7 @@ class Run:
         device_mesh: torch's mesh of that arrangement.
         store: Notes of the processes, for waits beside all collectives.
         plugins: Options of strategies by the names of properties of `AcceleratorState`, of the newest Accelerator.
+        is_over: Function that returns whether somebody else has closed the process group of the run.
     """
 
     topology: Topology
@@ -66,6 +67,7 @@ class Run:
     device_mesh: DeviceMesh | None = None
     store: StoreExchange = field(default_factory=StoreExchange)
     plugins: dict[str, Any] = field(default_factory=dict)
+    is_over: Callable[[], bool] = bool  # False: this process is alone
 
     def __reduce__(self) -> tuple[Callable[[], Run], tuple[()]]:
         # a copy is the run of the process that reads it

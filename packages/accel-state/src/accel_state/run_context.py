@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import atexit
 import functools
-import itertools
 import os
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accel_comm.errors import NoRun
 from accel_comm.flight_recorder import FlightRecorder
-from accel_comm.process_group import GroupOptions, close_group, limit_of_open_group
+from accel_comm.process_group import GroupOptions, close_group, count_in, end_of_group, limit_of_open_group
 from accel_comm.status_store import open_status_store
 from accel_comm.watchdog import Watchdog
 
@@ -22,20 +22,20 @@ from accel_state.accumulation import AccumulationState
 from accel_state.devices import Device, choose
 from accel_state.environ import FLIGHT_RECORDER, SHARED_MEMORY, WATCHDOG, flag, process_environ
 from accel_state.environments import detect
-from accel_state.errors import CannotRun, RunConflict
+from accel_state.errors import CannotRun, RunConflict, TopologyError
 from accel_state.exit_codes import HUNG
 from accel_state.failure_file import install
 from accel_state.mesh import MeshSpec
 from accel_state.rendezvous import adopt, join_group
 from accel_state.run import Run, RunRequest
 from accel_state.store_exchange import StoreExchange
+from accel_state.topology import LOCAL, TORCHRUN
 
 if TYPE_CHECKING:
     import torch
 
 _process: Run | None = None
 _watchdog: Watchdog | None = None
-_runs = itertools.count()
 _group = GroupOptions()
 _accumulation: weakref.ref[AccumulationState] | None = None
 
@@ -59,7 +59,8 @@ def current() -> Run:
 def acquire(request: RunRequest) -> Run:
     """Return the run of this process, which the first call starts.
 
-    Later calls have to agree with it.
+    Later calls have to agree with it. A run whose process group was closed by somebody else, as by an engine that calls
+    the script again in this process, is over: the next call starts another.
 
     Raises:
         RunConflict: With each point of disagreement.
@@ -68,6 +69,8 @@ def acquire(request: RunRequest) -> Run:
         The first call of a job with several processes waits for all of them.
     """
     global _process
+    if _process is not None and _process.is_over():
+        release()
     if _process is None:
         install(process_environ())  # for torchrun; accel launch has done so before the script began
         _process = _start(request)
@@ -105,10 +108,19 @@ def ask_anew() -> None:
         _process = replace(_process, precision=None, asked_mesh=None, device_mesh=None, plugins={})
 
 
+def _close_if_over() -> bool:
+    """Return whether the run is over, which is told to ranks that wait for this process in memory."""
+    run = _process
+    if run is None or not run.is_over():
+        return False
+    run.transport.close()
+    return True
+
+
 def _end(run: Run) -> None:
     _stop_watchdog()
     run.transport.close()
-    if run.opened_group:
+    if run.opened_group and not run.is_over():
         close_group()
 
 
@@ -123,11 +135,13 @@ def _start(request: RunRequest) -> Run:
 
         return Run(topology, device, placed_on, Single(), request.precision, asked_mesh=request.mesh)
     opened = join_group(topology, device.group_backend, request.group)
+    import torch.distributed as dist
     from accel_comm.transports.torch_dist import TorchDist
 
-    recorder = _recorder(environ.get(FLIGHT_RECORDER), topology.rank)
+    folder = environ.get(FLIGHT_RECORDER)
+    recorder = _recorder(folder, topology.rank) if folder else FlightRecorder()
     global _group
-    number, _group = next(_runs), request.group
+    _group, number = request.group, count_in(dist.distributed_c10d._get_default_store(), "runs", topology.rank)
     options = request.group
     if not opened and options.timeout is None:
         options = replace(options, timeout=limit_of_open_group())  # somebody else's, who had reasons
@@ -137,12 +151,14 @@ def _start(request: RunRequest) -> Run:
         own_connection = open_status_store(topology.rank, number)
         leave = functools.partial(os._exit, HUNG)
         limit_s = options.limit.total_seconds()
-        _watchdog = Watchdog(own_connection, recorder, topology.world_size, limit_s=limit_s, leave=leave)
+        size = topology.world_size
+        _watchdog = Watchdog(own_connection, recorder, size, limit_s=limit_s, leave=leave, is_over=_close_if_over)
         _watchdog.start()
         atexit.register(_stop_watchdog)
     transport = TorchDist(recorder, store, share_memory=_is_on(environ, SHARED_MEMORY))
     notes = StoreExchange(store, recorder)
-    run = _arranged(Run(topology, device, placed_on, transport, request.precision, opened, store=notes), request.mesh)
+    run = Run(topology, device, placed_on, transport, request.precision, opened, store=notes, is_over=end_of_group())
+    run = _arranged(run, request.mesh)
     if placed_on.type != "cpu" and request.group.backend is None:
         try:
             _refuse_shared_hardware(transport.all_gather_objects(_hardware(device, placed_on, environ), "own hardware"))
@@ -190,9 +206,9 @@ def _refuse_shared_hardware(everyone: Sequence[tuple[str, str] | None]) -> None:
 
 
 @functools.cache
-def _recorder(folder: str | None, rank: int) -> FlightRecorder:
+def _recorder(folder: str, rank: int) -> FlightRecorder:
     """Return the flight recorder of this process, in which a second run continues: the launcher reads one file."""
-    return FlightRecorder(Path(folder) / str(rank) if folder and Path(folder).is_dir() else None)
+    return FlightRecorder(Path(folder) / str(rank) if Path(folder).is_dir() else None)
 
 
 def _is_on(environ: Mapping[str, str], name: str) -> bool:
@@ -207,7 +223,22 @@ def _stop_watchdog() -> None:
         watchdog.close()
 
 
+def _refuse_other_rank(run: Run) -> None:
+    """Raise if the environment has given this process another place since its run began."""
+    then = now = run.topology
+    with suppress(TopologyError):  # half set, by a library that needs some of it for itself
+        now = detect(process_environ())
+    # other libraries write the address too, but not where torchrun or an engine has
+    moved = run.opened_group and then.launcher == now.launcher == TORCHRUN and then.rendezvous != now.rendezvous
+    if now.launcher != LOCAL and (moved or (then.rank, then.world_size) != (now.rank, now.world_size)):
+        raise RunConflict(
+            f"this process already runs as {then.place}, and {now.launcher} now says {now.place}; end that run first,"
+            " by accel_state.release() or torch.distributed.destroy_process_group()"
+        )
+
+
 def _agree(run: Run, request: RunRequest) -> Run:
+    _refuse_other_rank(run)
     conflicts = []
     if request.cpu and run.placed_on.type != "cpu":
         conflicts.append(f"device={run.placed_on.type!r} (now asked: 'cpu')")

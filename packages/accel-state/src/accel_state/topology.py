@@ -52,6 +52,12 @@ class Topology:
     rendezvous: Rendezvous | None = None
     launcher: str = LOCAL
 
+    @property
+    def place(self) -> str:
+        """The rank and the size in words, with the address where processes meet."""
+        meeting = self.rendezvous
+        return f"rank {self.rank} of {self.world_size}{f' at {meeting.address}:{meeting.port}' if meeting else ''}"
+
     def __post_init__(self) -> None:
         problems = []
         if self.world_size < 1:
