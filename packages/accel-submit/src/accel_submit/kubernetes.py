@@ -1,7 +1,8 @@
-"""Write jobs for Kubernetes: an Indexed Job with a pod for each machine, and a Service to find the first.
+"""Write jobs for Kubernetes: an Indexed Job with a Service to find its first pod, or a TrainJob of Kubeflow Trainer.
 
 Source:
     https://kubernetes.io/docs/concepts/workloads/controllers/job/
+    https://www.kubeflow.org/docs/components/trainer/
 """
 
 import json
@@ -73,6 +74,24 @@ spec:
       volumes: [{{name: shm, emptyDir: $shm}}]
 """
 
+# The runtime puts its variables behind those of a TrainJob, so that only words of the command may name them.
+TRAIN_JOB = """\
+# $marker; it replaces any file that has this line
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: $metadata
+spec:
+  runtimeRef: {name: $runtime}
+  trainer:
+    image: $image
+    command: [accel, launch]
+    args: $words
+    numNodes: $machines
+    resourcesPerNode: $resources
+"""
+#: the options that are fields of a Job; for a TrainJob, its runtime has them
+_OF_A_JOB = {"shm", "workdir", "service_account", "pull_policy", "retries"}
+
 
 @final
 class KubernetesScheduler(Scheduler):
@@ -82,6 +101,8 @@ class KubernetesScheduler(Scheduler):
     default_file = "accel-job.yaml"
     client = ("kubectl", "apply", "-f")
     types: ClassVar[Types] = {
+        "kind": click.Choice(("job", "trainjob")),
+        "runtime": TEXT,
         "image": TEXT,
         # a pod of the job is called NAME-INDEX, and 63 characters are what DNS has
         "name": matching(rf"(?=.{{1,52}}$){_DNS}", "at most 52 lower-case letters, digits and dashes"),
@@ -103,13 +124,22 @@ class KubernetesScheduler(Scheduler):
     script_is_here = False
 
     def write_job(self, request: SubmitRequest) -> str:
-        """Return the manifest: the Service, then the Job."""
+        """Return the manifest: the Service and the Job, or the TrainJob."""
         settings, options, problems = request.settings, request.options, request.problems
         if "image" not in options:
             problems.append("no image was given: --submit_options image=... with accel and the script in it is needed")
         if settings.cpu and options.get("gpus"):
             problems.append(f"--cpu contradicts submit option gpus={options['gpus']}: give one of the two")
+        trains = options.get("kind") == "trainjob"
+        wrong = sorted(options.keys() & (_OF_A_JOB if trains else {"runtime"}))
+        why = "a TrainJob has it from its runtime; leave it out" if trains else "only kind=trainjob has a runtime"
+        problems += [f"submit option {name}={options[name]}: {why}" for name in wrong]
         name = options.get("name") or _label(request.name)
+        place = []
+        if trains and request.machines > 1:
+            port = settings.main_process_port or "$(PET_MASTER_PORT)"
+            place = ["--machine_rank", "$(PET_NODE_RANK)", "--main_process_ip", "$(PET_MASTER_ADDR)"]
+            place += ["--main_process_port", str(port)]
         labels = {"app.kubernetes.io/managed-by": "accel", "app.kubernetes.io/instance": name}
         values = {
             "metadata": _present({"name": name, "namespace": options.get("namespace"), "labels": labels}),
@@ -124,7 +154,8 @@ class KubernetesScheduler(Scheduler):
             "pull_policy": options.get("pull_policy"),
             "workdir": options.get("workdir"),
             # Kubernetes replaces $(NAME) by itself, and $$ stands for $.
-            "words": [word.replace("$", "$$") for word in request.words("main_process_port")],
+            "words": [*place, *(word.replace("$", "$$") for word in request.words("main_process_port"))],
+            "runtime": options.get("runtime", "torch-distributed"),
             "index": "metadata.annotations['batch.kubernetes.io/job-completion-index']",
             "first_pod": f"{name}-0.{name}",
             "resources": _resources(request),
@@ -132,7 +163,7 @@ class KubernetesScheduler(Scheduler):
         }
         # JSON is YAML: a value in it cannot end its line or its quotes
         said = {key: json.dumps(value) if value is not None else None for key, value in values.items()}
-        return render(TEMPLATE, {**said, "marker": self.marker})
+        return render(TRAIN_JOB if trains else TEMPLATE, {**said, "marker": self.marker})
 
 
 def _label(name: str) -> str:
