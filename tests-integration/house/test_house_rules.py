@@ -53,6 +53,7 @@ DISTRIBUTION_OF = {"yaml": "pyyaml", "PIL": "pillow", "pytest_timeout": "pytest-
 # Libraries that are used when they are there: the files that may import them, inside functions.
 OPTIONAL = {
     "torch_xla": {"accel-state"},
+    "torchdata": {"accel-data"},
     "torch": {"accel-launch"},
     "cloudpickle": {"accel-launch", "accel-testing"},
     "numpy": {"accel-testing"},

@@ -272,6 +272,7 @@ def test_a_seedable_sampler_draws_from_its_seed_and_epoch_alone() -> None:
     for epoch in range(3):
         sampler.set_epoch(epoch)
         epochs.append(list(sampler))
+        assert sampler.epoch == epoch
         assert sorted(epochs[-1]) == list(range(20))
     assert torch.equal(torch.get_rng_state(), before)
     assert len(set(map(tuple, epochs))) == 3

@@ -49,6 +49,7 @@ def prepare_data_loader(
     data_seed: int | None = None,
     non_blocking: bool = False,
     *,
+    use_stateful_dataloader: bool = False,
     ending: Ending | str | None = None,
     check_datasets: Check = True,
     already_sharded: bool = False,
@@ -81,6 +82,7 @@ def prepare_data_loader(
         use_seedable_sampler: Replace a RandomSampler by a `SeedableRandomSampler`.
         data_seed: Seed of that sampler; the initial seed of torch if it is left out.
         non_blocking: Copy the next batch to the device while the script uses the current one.
+        use_stateful_dataloader: Return an instance of torchdata's `StatefulDataLoader` too, if torchdata is installed.
         ending: What happens to samples that do not fill a round of all ranks. "pad" repeats samples from the start, so
             that all ranks get equally many. "drop" leaves them out. "exact" divides them without repeating any. "join"
             lets ranks end at different batches. If it is left out, it follows from `drop_last` of the DataLoader and
@@ -155,11 +157,14 @@ def prepare_data_loader(
         unbatched = dataloader.batch_sampler is None
         settings |= {"sampler": shown, "batch_size": None} if unbatched else {"batch_sampler": shown}
         settings["share"] = share
-    kind: Any = DataLoaderDispatcher if plan.dispatches else DataLoaderShard
+    if isinstance(dataloader, DataLoaderShard):  # of `skip_first_batches`
+        settings["skip_batches"] = dataloader.skip_batches
+    kind: Any = DataLoaderDispatcher if plan.dispatches or dispatch_batches else DataLoaderShard
     prepared: DataLoader[Batch] = kind(
         source,
         device=device if put_on_device else None,
         rng_types=kinds,
+        use_stateful_dataloader=use_stateful_dataloader,
         plan=plan,
         transport=transport,
         hardware=hardware,
@@ -193,7 +198,7 @@ def skip_first_batches(dataloader: DataLoader[Batch], num_batches: int = 0) -> D
     ready = cast("DataLoaderShard[Batch]", prepare_data_loader(dataloader, num_processes=1, process_index=0))
     sampler = innermost_sampler(dataloader)
     if isinstance(sampler, SeedableRandomSampler):
-        ready.set_epoch(sampler.epoch)
+        ready.set_epoch(sampler.next_epoch)
     return ready.without_first(num_batches)
 
 

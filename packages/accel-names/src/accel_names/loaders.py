@@ -37,13 +37,11 @@ class SkipDataLoader(DataLoaderShard[Batch]):
     Args:
         dataset: The dataset.
         skip_batches: How many batches a pass lacks.
-        use_stateful_dataloader: Not used: every loader has a state.
         **more: Arguments of `DataLoaderShard`.
     """
 
-    def __init__(self, dataset: Any, skip_batches: int = 0, use_stateful_dataloader: bool = False, **more: Any) -> None:
-        super().__init__(dataset, **more)
-        self._skip = skip_batches
+    def __init__(self, dataset: Any, skip_batches: int = 0, **more: Any) -> None:
+        super().__init__(dataset, skip_batches=skip_batches, **more)
 
 
 def prepare_data_loader(
@@ -81,7 +79,7 @@ def prepare_data_loader(
         use_seedable_sampler: Whether shuffled orders are drawn from a seed and the number of the epoch.
         data_seed: The seed.
         non_blocking: Whether batches are copied while the program goes on.
-        use_stateful_dataloader: Not used: every prepared loader has a state.
+        use_stateful_dataloader: Whether the loader is an instance of torchdata's `StatefulDataLoader` too.
         torch_device_mesh: Not used: the mesh is that of the run.
         **more: Further arguments of `accel_data.prepare_data_loader`.
 
@@ -113,5 +111,6 @@ def prepare_data_loader(
         data_seed,
         non_blocking,
         hardware=run.device,
+        use_stateful_dataloader=use_stateful_dataloader,
         **more,
     )

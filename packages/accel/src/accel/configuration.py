@@ -21,8 +21,8 @@ class DataLoaderConfiguration:
         use_seedable_sampler: Draw shuffled orders from a seed and the number of the epoch.
         data_seed: That seed; None for the one that torch has.
         non_blocking: Copy batches to the device while the step before computes.
-        use_stateful_dataloader: Has no effect, as every prepared loader has a state; accepted so that scripts for
-            Accelerate run.
+        use_stateful_dataloader: Prepared loaders are instances of torchdata's `StatefulDataLoader` too, if torchdata is
+            installed; every prepared loader has a state in any case.
         ending: What happens to the samples at the end that do not fill a batch of every process. "pad" repeats samples
             from the start of the epoch, so that all processes get equally many full batches. "exact" divides them
             evenly, into shorter batches; a process for which none is left gets a sample that `gather_for_metrics`

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar, final
 
 from accel_comm import Transport
+from accel_state import PartialState, is_initialized
 
 from accel_data.loaders.loader import DataLoaderShard
 from accel_data.plan import LoaderPlan
@@ -19,7 +20,7 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
     Args:
         dataset: The dataset, or the reader of a stream.
         split_batches: Divide each batch among the ranks; otherwise as many batches as ranks make a round.
-        transport: Transport of the ranks that share the data.
+        transport: Transport of the ranks that share the data. One process needs none.
         plan: How ranks share the data. One process needs none.
         **settings: Further arguments of `DataLoaderShard`.
 
@@ -35,16 +36,17 @@ class DataLoaderDispatcher(DataLoaderShard[Batch]):
         dataset: Any,
         split_batches: bool = False,
         *,
-        transport: Transport,
+        transport: Transport | None = None,
         plan: LoaderPlan | None = None,
         **settings: Any,
     ) -> None:
-        if plan is None and transport.world.size > 1:
+        size = transport.size if transport is not None else PartialState().num_processes if is_initialized() else 1
+        if plan is None and size > 1:
             raise ValueError(
-                f"DataLoaderDispatcher made by hand for {transport.world.size} processes: it needs the plan of all of"
+                f"DataLoaderDispatcher made by hand for {size} processes: it needs the plan of all of"
                 " them; call accelerator.prepare or prepare_data_loader with dispatch_batches=True"
             )
         super().__init__(dataset, plan=plan, transport=transport, **settings)
         self.split_batches = split_batches or self.plan.split_batches
         if self.split_batches and self.share is not None:  # a script may change the batch size later
-            self.share.divided_by = transport.size
+            self.share.divided_by = size

@@ -23,6 +23,8 @@ from accel_data.iterable.source import is_stateful, state_of
 from accel_data.iterable.stream_reader import StreamReader
 from accel_data.loaders.device_prefetch import on_device, timed
 from accel_data.loaders.dispatch import Dispatch
+from accel_data.loaders.state_mixin import DataLoaderStateMixin
+from accel_data.loaders.torchdata import with_torchdata
 from accel_data.plan import LoaderPlan, plan_loader
 from accel_data.resume.consumption_log import ConsumptionLog
 from accel_data.resume.cursors import IterableCursor, MapCursor, UnreadCursor
@@ -39,7 +41,7 @@ from accel_data.workers import WorkerStart, end_at_exit
 Batch = TypeVar("Batch")
 
 
-class DataLoaderShard(DataLoader[Batch]):
+class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
     """A DataLoader that serves one rank on its device, and can resume where a state was taken.
 
     Each pass is a new epoch, which samplers and datasets with a `set_epoch` get. With a transport, the generators that
@@ -49,6 +51,9 @@ class DataLoaderShard(DataLoader[Batch]):
         dataset: The dataset, or the reader of a stream.
         device: Device that batches are moved to, or None to leave them.
         rng_types: Further generators to make equal on all ranks at the start of each epoch.
+        skip_batches: How many batches of this rank each pass lacks, at its start.
+        use_stateful_dataloader: Be an instance of torchdata's `StatefulDataLoader` too, if torchdata is installed. The
+            batches and the states stay the same.
         plan: How ranks share the data; without it, this process gets all of it.
         share: The batch sampler of this rank; without it, the rank gets all batches of a map-style dataset.
         transport: Transport of the ranks that share the data.
@@ -69,6 +74,8 @@ class DataLoaderShard(DataLoader[Batch]):
         device: torch.device | str | None = None,
         rng_types: Iterable[str | RNGType] | None = None,
         *,
+        skip_batches: int = 0,
+        use_stateful_dataloader: bool = False,
         plan: LoaderPlan | None = None,
         share: BatchSamplerShard | None = None,
         transport: Transport | None = None,
@@ -110,7 +117,11 @@ class DataLoaderShard(DataLoader[Batch]):
         #: called for each batch with the seconds that the script has waited for it
         self.on_wait: Callable[[float], None] | None = None
         self._step_marker = step_marker_of(device, self.accumulation, hardware)
-        self._skip, self._seeds = 0, True
+        self.skip_batches, self._seeds = skip_batches, True
+        self.use_stateful_dataloader = use_stateful_dataloader
+        if use_stateful_dataloader:
+            kind: Any = type(self)
+            self.__class__ = with_torchdata(kind)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
         epoch = EpochPass(self, self.rows)
@@ -123,8 +134,10 @@ class DataLoaderShard(DataLoader[Batch]):
                     if self._dispatch is None
                     else self._dispatch.served(running.cursor, batches, epoch)
                 )
-                if self._reader is not None and self._skip and not resumed:
-                    served = islice(served, self._skip, None)  # what a sampler can leave out is passed over already
+                if self._reader is not None and self.skip_batches and not resumed:
+                    served = islice(
+                        served, self.skip_batches, None
+                    )  # what a sampler can leave out is passed over already
                 if self._step_marker is not None:
                     served = self._step_marker.mark_steps(served)
                 served = on_device(served, epoch, self.device, non_blocking=self._non_blocking)
@@ -157,7 +170,8 @@ class DataLoaderShard(DataLoader[Batch]):
 
     def __len__(self) -> int:
         batches = super().__len__()
-        return batches if self._dispatch is None else self._dispatch.length(batches)
+        batches = batches if self._dispatch is None else self._dispatch.length(batches)
+        return max(batches - self.skip_batches, 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, for every sampler and dataset that has epochs."""
@@ -243,7 +257,7 @@ class DataLoaderShard(DataLoader[Batch]):
             batches: Batches of this rank to skip.
         """
         twin = copy.copy(self)
-        twin._skip, twin._iterator = batches, None
+        twin.skip_batches, twin._iterator = batches, None
         return twin
 
     @property
@@ -311,7 +325,9 @@ class DataLoaderShard(DataLoader[Batch]):
         if self.share is not None:
             # if the epoch drew no seed for workers, as they lived on, the order is drawn as if none were drawn now
             self.share.before_draw = (lambda: generators.put(rng)) if self._iterator is None and not seeded else None
-            cursor: MapCursor | IterableCursor = MapCursor(self.share, state, self._skip * self.plan.batches_per_round)
+            cursor: MapCursor | IterableCursor = MapCursor(
+                self.share, state, self.skip_batches * self.plan.batches_per_round
+            )
         else:
             cursor = IterableCursor(self._source, self._transport, state)
         refusal: Exception | None = None

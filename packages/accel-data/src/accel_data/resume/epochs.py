@@ -106,6 +106,11 @@ class EpochTracker:
             for event in ("resume", "end"):
                 self._write(event, state)
 
+    @property
+    def at_last_batch(self) -> bool:
+        """True if the batch that the newest pass has served is its last."""
+        return bool(self._running) and self._running[-1].epoch.last
+
     def take_pending(self) -> LoaderState | None:
         """Return the state that the next epoch resumes from, once, or None if it begins at its start."""
         state, self.pending = self.pending, None

@@ -23,7 +23,8 @@ class SeedableRandomSampler(RandomSampler):
     def __init__(self, *args: Any, data_seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.initial_seed = torch.initial_seed() if data_seed is None else data_seed
-        self.epoch = 0
+        #: the epoch of the newest pass, or of the next after `set_epoch`
+        self.epoch = self.next_epoch = 0
 
     def __iter__(self) -> Iterator[int]:
         self.begin_epoch()
@@ -31,9 +32,10 @@ class SeedableRandomSampler(RandomSampler):
 
     def begin_epoch(self) -> None:
         """Set the generator of the current epoch, and count the next one."""
+        self.epoch = self.next_epoch
         self.generator = torch.Generator()
         self.generator.manual_seed((self.initial_seed + self.epoch) % 2**63)
-        self.epoch += 1  # the next pass has it if nobody calls `set_epoch`, as prepared loaders do
+        self.next_epoch += 1  # if nobody calls `set_epoch`, as prepared loaders do
 
     def state_dict(self) -> dict[str, int]:
         """Return the seed, as the state of the loader has the epoch."""
@@ -45,4 +47,4 @@ class SeedableRandomSampler(RandomSampler):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass."""
-        self.epoch = epoch
+        self.epoch = self.next_epoch = epoch
