@@ -23,10 +23,11 @@ def parameter() -> nn.Parameter:
 
 def test_an_optimizer_clears_what_was_dropped_when_the_next_window_begins() -> None:
     weight, accumulation = parameter(), AccumulationState(2)
-    AcceleratedOptimizer(SGD([weight], lr=1.0), accumulation=accumulation)
+    optimizer = AcceleratedOptimizer(SGD([weight], lr=1.0), accumulation=accumulation)
     accumulation.tick()
     accumulation.abandon()
     assert weight.grad is not None
+    assert optimizer.param_groups
     accumulation.tick()
     assert weight.grad is None
 
@@ -44,7 +45,8 @@ def test_zero_grad_clears_a_dropped_window_at_once() -> None:
 
 def test_a_dropped_window_clears_what_no_prepared_optimizer_holds_too() -> None:
     weight, accumulation = parameter(), AccumulationState(2)
-    WindowScaler(accumulation, Single(), lambda: [weight])
+    scaler = WindowScaler(accumulation, Single(), lambda: [weight])
+    assert scaler.state_dict() == {"newest": None}
     accumulation.tick()
     accumulation.tick()
     accumulation.tick()
@@ -73,7 +75,7 @@ def test_a_copy_of_an_optimizer_is_told_by_the_copy_of_its_window() -> None:
 def test_after_a_dropped_window_gradients_are_unscaled_again() -> None:
     weight, accumulation, scaler = parameter(), AccumulationState(2), LossScaler("cpu", init_scale=8.0)
     optimizer = AcceleratedOptimizer(SGD([weight], lr=1.0), scaler=scaler, accumulation=accumulation)
-    WindowScaler(accumulation, Single(), lambda: [weight], scaled=True)
+    scaler = WindowScaler(accumulation, Single(), lambda: [weight], scaled=True)
     for _ in range(2):
         accumulation.tick()
         scaler.scale((weight * 2).sum()).backward()  # type: ignore[no-untyped-call] # of torch

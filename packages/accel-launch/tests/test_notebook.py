@@ -103,6 +103,16 @@ def test_the_debug_launcher_is_on_the_cpu(notebook: Notebook) -> None:
     assert done.stdout == "[('0', '1'), ('1', '1')]\n['1']\n"
 
 
+def test_the_debug_launcher_starts_processes_beside_a_run(notebook: Notebook) -> None:
+    """As a test does that comes after tests with an Accelerator of their own."""
+    done = notebook("""
+        import os
+        from accel_state import PartialState
+        print(PartialState(cpu=True).num_processes, debug_launcher(lambda: os.environ["RANK"]))
+    """)
+    assert (done.returncode, done.stdout) == (0, "1 ['0', '1']\n"), done.stderr
+
+
 def test_a_failing_process_shows_its_traceback_and_ends_the_others(notebook: Notebook) -> None:
     done = notebook("""
         import os, time
@@ -164,7 +174,7 @@ def test_an_accelerator_made_before_is_refused(monkeypatch: pytest.MonkeyPatch) 
     """S113."""
     monkeypatch.setattr("accel_state.is_initialized", lambda: True)
     with pytest.raises(CannotRun, match=r"create it inside the function .* restart the kernel"):
-        debug_launcher(print)
+        notebook_launcher(print, num_processes=2)
     assert notebook_launcher(len, ("abc",), num_processes=1) == [3]
 
 

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from accel_comm import NoRun
@@ -49,9 +51,26 @@ def test_libraries_may_ask_for_another_precision_after_a_reset() -> None:
     assert AcceleratorState._shared_state != {}
     AcceleratorState._reset_state(reset_partial_state=True)
     assert AcceleratorState(mixed_precision="fp16").mixed_precision == first.mixed_precision == "fp16"
+    assert first.mixed_precision == "fp16"
+
+
+def of_a_job() -> tuple[bool, int]:
+    state = PartialState(cpu=True)
     PartialState._reset_state()
-    assert first.mixed_precision == "no"
-    assert first.initialized
+    return state.initialized, state.num_processes
+
+
+def test_a_reset_lets_a_lone_process_ask_for_a_run_anew(world: MakePool) -> None:
+    """What holds the old run goes on in it. The processes of a job stay together."""
+    state = PartialState(cpu=True)
+    for reset in (PartialState._reset_state, partial(AcceleratorState._reset_state, True)):
+        before = state.run
+        reset()
+        assert PartialState._shared_state == {}
+        assert (state.initialized, state.num_processes) == (False, 1)
+        assert PartialState(cpu=True).run is not before
+        assert state.initialized
+    assert world(2).run(of_a_job) == [(True, 2)] * 2
 
 
 def test_a_view_without_a_run_says_so() -> None:

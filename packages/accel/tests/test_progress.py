@@ -1,12 +1,15 @@
 """One progress bar for all processes."""
 
 import io
+import logging
 import sys
+from typing import Any
 
 import accel
 import accel.utils
 import pytest
-from accel import PartialState
+from accel import Accelerator, PartialState
+from accel.logging import get_logger
 from accel_testing import MakePool
 
 
@@ -43,3 +46,20 @@ def test_a_missing_tqdm_has_words(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ImportError, match="not installed: pip install tqdm"):
         accel.tqdm([])
+
+
+class Around(logging.LoggerAdapter[Any]):
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        self.logger.log(level, msg, *args, **kwargs, stacklevel=3)
+
+
+def test_a_line_of_the_log_names_the_code_that_calls(caplog: pytest.LogCaptureFixture) -> None:
+    """A `stacklevel` counts the method of the logger too, as scripts for Accelerate do."""
+    Accelerator(cpu=True)
+    logger = get_logger("one")
+    logger.warning("a")
+    logger.warning_once("b")
+    Around(logger, {}).warning("c")
+    assert {(record.message, record.funcName) for record in caplog.records} == {
+        (word, test_a_line_of_the_log_names_the_code_that_calls.__name__) for word in "abc"
+    }

@@ -151,6 +151,8 @@ class AcceleratedOptimizer(Optimizer):
     def step_was_skipped(self, skipped: bool) -> None:
         self._made = not skipped
 
+    _is_overflow = step_was_skipped
+
     @property
     def outcome(self) -> bool | StepOutcome:
         """True if the newest step that was due was made, perhaps as an object that finds out when it is asked.

@@ -81,7 +81,7 @@ class PartialState(ProcessControl):
 
     @staticmethod
     def _reset_state() -> None:
-        ask_anew()
+        ask_anew(start=True)
 
 
 @final
@@ -140,7 +140,7 @@ class AcceleratorState(ProcessControl):
 
     @staticmethod
     def _reset_state(reset_partial_state: bool = False) -> None:
-        ask_anew()
+        ask_anew(start=reset_partial_state)
 
 
 def _shown(state: PartialState | AcceleratorState) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ class AccumulationState:
         #: whether the data end on any rank, where those of ranks end apart: asked in each micro-batch, by all
         self.ends_anywhere: Callable[[bool], bool] | None = None
         self._passes: list[LoaderPass] = []
-        self._listeners: list[WindowListener] = []
+        self._listeners: list[weakref.ref[WindowListener]] = []
 
     # A property, or a name of an enum, costs a tiny step about a microsecond on CPython 3.11: what a micro-batch asks
     # for is a plain attribute.
@@ -109,8 +110,8 @@ class AccumulationState:
         self.alone = steps == 1 and not self.waiting and self.due
 
     def tell(self, listener: WindowListener) -> None:
-        """Tell a listener of each window that begins."""
-        self._listeners.append(listener)
+        """Tell a listener of each window that begins, as long as somebody else holds the listener."""
+        self._listeners.append(weakref.ref(listener))
 
     def forget_listeners(self) -> None:
         """Forget all listeners."""
@@ -119,8 +120,9 @@ class AccumulationState:
     def _begin(self) -> None:
         dropped, self.dropped = self.dropped, False
         self.position, self.has_loss = 0, False
-        for listener in self._listeners:
-            listener.begin_window(dropped)
+        for listening in self._listeners:
+            if (listener := listening()) is not None:
+                listener.begin_window(dropped)
 
     def tick(self) -> bool:
         """Begin a micro-batch, and return whether the optimizer step is due at its end."""

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import torch
 
 _process: Run | None = None
+#: whether the next request gets a run of its own
+_forgotten = False
 _watchdog: Watchdog | None = None
 _group = GroupOptions()
 _accumulation: weakref.ref[AccumulationState] | None = None
@@ -42,7 +44,7 @@ _accumulation: weakref.ref[AccumulationState] | None = None
 
 def is_initialized() -> bool:
     """Return whether this process has a run."""
-    return _process is not None
+    return _process is not None and not _forgotten
 
 
 def current() -> Run:
@@ -68,12 +70,12 @@ def acquire(request: RunRequest) -> Run:
     Collective:
         The first call of a job with several processes waits for all of them.
     """
-    global _process
+    global _process, _forgotten
     if _process is not None and _process.is_over():
         release()
-    if _process is None:
+    if _process is None or _forgotten:
         install(process_environ())  # for torchrun; accel launch has done so before the script began
-        _process = _start(request)
+        _process, _forgotten = _start(request), False
     else:
         _process = _agree(_process, request)
     return _process
@@ -98,14 +100,18 @@ def newest_accumulation() -> AccumulationState | None:
     return None if _accumulation is None else _accumulation()
 
 
-def ask_anew() -> None:
+def ask_anew(*, start: bool = False) -> None:
     """Forget the precision and the mesh that were asked of the run, so that later requests may ask for others.
 
-    The process group stays open.
+    The process group stays open, and what uses the run goes on in it.
+
+    Args:
+        start: Whether the next request starts a run, on a device of its own, if this process is alone.
     """
-    global _process
+    global _process, _forgotten
     if _process is not None:
         _process = replace(_process, precision=None, asked_mesh=None, device_mesh=None, plugins={})
+        _forgotten = start and _process.topology.world_size == 1
 
 
 def _close_if_over() -> bool:

@@ -32,7 +32,7 @@ class MultiProcessAdapter(logging.LoggerAdapter[logging.Logger]):
             level: The level, as in the module logging.
             msg: The message, with places for `args`.
             *args: What goes into the places.
-            **kwargs: `main_process_only`, `in_order`, and what logging takes.
+            **kwargs: `main_process_only`, `in_order`, and what logging takes; `stacklevel` counts this method too.
         """
         if not is_initialized():
             raise RuntimeError(
@@ -41,7 +41,7 @@ class MultiProcessAdapter(logging.LoggerAdapter[logging.Logger]):
             )
         everywhere = not kwargs.pop("main_process_only", True)
         in_order = kwargs.pop("in_order", False)
-        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+        kwargs.setdefault("stacklevel", 2)
         topology, transport = current().topology, current().transport
         for rank in range(topology.world_size) if in_order else [topology.rank if everywhere else 0]:
             if rank == topology.rank and self.isEnabledFor(level):
@@ -63,7 +63,7 @@ class MultiProcessAdapter(logging.LoggerAdapter[logging.Logger]):
             *args: The message, and what goes into its places.
             **kwargs: As for `log`.
         """
-        self.warning(*args, **{**kwargs, "stacklevel": kwargs.get("stacklevel", 1) + 1})
+        self.warning(*args, **{"stacklevel": 3, **kwargs})
 
 
 def get_logger(name: str, log_level: str | None = None) -> MultiProcessAdapter:

@@ -219,6 +219,7 @@ class Preparer:
             use_seedable_sampler=data.use_seedable_sampler,
             data_seed=data.data_seed,
             non_blocking=data.non_blocking,
+            use_stateful_dataloader=data.use_stateful_dataloader,
             ending=ending if ending is not None else data.ending,
             check_datasets=data.check_datasets,
             already_sharded=data.already_sharded,
@@ -354,6 +355,7 @@ class Preparer:
 
     def _remember(self, known: list[Ready], ready: Ready) -> Ready:
         known.append(ready)
+        ready._is_accelerate_prepared = True  # type: ignore[attr-defined] # as libraries for Accelerate ask
         if self._on_ready is not None:
             self._on_ready(ready)
         return ready

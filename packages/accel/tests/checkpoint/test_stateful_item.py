@@ -112,7 +112,7 @@ def test_each_object_has_a_name_and_no_two_meet(tmp_path: Path) -> None:
 def test_objects_without_a_state_are_refused_all_at_once() -> None:
     """S94: those that have one are not registered either."""
     accelerator = Accelerator(cpu=True)
-    with pytest.raises(ValueError, match=r"number 0 \(a Tensor\), number 2 \(a type\), odd \(a int\)"):
+    with pytest.raises(ValueError, match=r"Item at index 0 \(a Tensor\), Item at index 2 \(a type\), odd \(a int\)"):
         accelerator.register_for_checkpointing(torch.ones(1), Box(), Box, odd=3)
     accelerator.register_for_checkpointing(box=Box())
     with pytest.raises(ValueError, match="box, which is the name of another object"):

@@ -89,7 +89,7 @@ class CheckpointRegistry:
             while _key(kind, number) in all_named or _key(kind, number) in named:
                 number += 1
             if not _has_state(added):
-                problems.append(f"number {place} (a {kind})")
+                problems.append(f"Item at index {place} (a {kind})")
             all_named[_key(kind, number)] = added
         for name, added in named.items():
             if not _has_state(added):

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -46,7 +47,7 @@ class TrainingStep:
         self.window = WindowScaler(
             self._accumulation,
             self._components.run.transport,
-            self._parameters,
+            partial(_parameters, self._preparer),  # not of this object, which would then never be freed at once
             scaled=self._components.precision.policy.scale_loss,
             rescale=self._steps.rescale,
         )
@@ -315,8 +316,10 @@ class TrainingStep:
             self._warned.add(words)
             logger.warning(words, number)
 
-    def _parameters(self) -> Iterator[torch.Tensor]:
-        for model in self._preparer.models:
-            yield from model.parameters()
-        for optimizer in self._preparer.optimizers:
-            yield from parameters_of(optimizer)
+
+def _parameters(preparer: Preparer) -> Iterator[torch.Tensor]:
+    """Yield what is trained: the parameters of prepared models and optimizers."""
+    for model in preparer.models:
+        yield from model.parameters()
+    for optimizer in preparer.optimizers:
+        yield from parameters_of(optimizer)
