@@ -19,8 +19,8 @@ class ClientTracker(GeneralTracker):
     A subclass opens the run in `start`, and writes by `_write`, `_write_images` and `_write_table`.
 
     Args:
-        project: Name of the project.
-        folder: Folder for logs, if the tracker needs a folder.
+        run_name: Name of the project.
+        logging_dir: Folder for logs, if the tracker needs a folder.
         kwargs: Arguments for the client.
     """
 
@@ -30,9 +30,9 @@ class ClientTracker(GeneralTracker):
     #: the method of the client's object that ends the run
     ends_by: ClassVar[str] = "finish"
 
-    def __init__(self, project: str, folder: str | Path = "", /, **kwargs: Any) -> None:
+    def __init__(self, run_name: str, logging_dir: str | Path = "", **kwargs: Any) -> None:
         super().__init__()
-        self._project, self._folder, self._kwargs = project, Path(folder).absolute(), kwargs
+        self._project, self._folder, self._kwargs = run_name, Path(logging_dir).absolute(), kwargs
         self._run: Any = None
         #: the step of the next call that names none
         self._next_step = 0

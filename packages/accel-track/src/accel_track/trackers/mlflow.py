@@ -28,7 +28,8 @@ class MlflowTracker(ClientTracker):
     default_logging_directory = "runs"
 
     def __init__(self, project: str, logging_dir: str | Path, /, *, tracking_uri: str | None = None, **kwargs: Any):
-        super().__init__(project, logging_dir, **kwargs)
+        super().__init__(project, logging_dir)
+        self._kwargs = kwargs  # with a `run_name` of MLflow's own
         self._uri, self._id = tracking_uri, ""
         #: the last step of each metric that MLflow has from before the run was resumed
         self._had: dict[str, int] = {}

@@ -45,7 +45,7 @@ def choose(log_with: LogWith | Iterable[LogWith] | None, logging_dir: str | Path
             absent.append(f"log_with={tracker.name!r} needs a package that is not installed: {missing}")
         if tracker.requires_logging_directory and not (logging_dir or tracker.default_logging_directory):
             problems.append(
-                f"log_with={tracker.name!r} requires a logging_dir: pass Accelerator(project_dir=...), or"
+                f"Logging with `{tracker.name}` requires a `logging_dir`: pass Accelerator(project_dir=...), or"
                 " ProjectConfiguration(logging_dir=...)"
             )
     names = [tracker if isinstance(tracker, str) else tracker.name for tracker in chosen]
