@@ -15,6 +15,7 @@ from repository import all_sources, import_name, module_name, projects, tree_of,
 NAMES_A_STRATEGY = {
     "accel_parallel.choice": "chooses the strategy",
     "accel.handlers": "the field of DistributedDataParallelKwargs",
+    "accel_names.testing.skips": "the decorator require_fsdp2 of tests for Accelerate",
     "accel_launch.config.option_entries": "the flags --use_deepspeed and --deepspeed_config",
 }
 #: a branch on what a strategy is

@@ -11,6 +11,7 @@ PLUG_INS = ("devices/torch_accelerator.py", "devices/xla.py", "devices/__init__.
 REASONS = {
     "accel_names/availability.py": "answers is_rocm_available, which scripts for Accelerate ask",
     "accel_names/constants.py": "kinds of set-up whose exchanges are torch's",
+    "accel_names/testing/skips.py": "skips tests for Accelerate by the device that they name",
     "accel_names/enumerations.py": "names of compilers in scripts for Accelerate",
     "accel_amp/precisions/bf16.py": "torch tells only of CUDA if it emulates bfloat16",
     "accel_amp/precisions/fp16.py": "XLA has no loss scaler",

@@ -242,3 +242,23 @@ def test_a_flag_a_variable_or_a_file_opens_the_door(tmp_path: Path, peer: Path) 
     assert launched(tmp_path, "--config_file", "file.yaml") == ["1.15.0"]
     assert launched(tmp_path) == ["its own"]
     assert launched(tmp_path, "--config_file", "file.yaml", "--no_as_accelerate") == ["its own"]
+
+
+def test_helpers_of_tests_are_those_of_an_installed_accelerate(python: Python, peer: Path) -> None:
+    """They use names of accel, and accel's own are there for who installed accel alone."""
+    scripts = peer / "accelerate" / "test_utils" / "scripts"
+    scripts.mkdir(parents=True)
+    (scripts.parent / "__init__.py").write_text("from ..state import PartialState\nfrom .scripts import test_ops\n")
+    (scripts / "__init__.py").touch()
+    (scripts / "test_ops.py").write_text("whose = 'its own'\n")
+    program = """
+import accel.test_utils, accelerate.test_utils as found
+print(found.test_ops.whose, found.PartialState is accel.PartialState, hasattr(accel.test_utils, "RegressionModel"))
+"""
+    assert printed(python(OPEN + program)) == ["its own True True"]
+    (scripts.parent / "__init__.py").unlink()
+    shutil.rmtree(scripts.parent)
+    found = printed(
+        python(f"{OPEN}from accelerate.test_utils.testing import require_cpu; print(require_cpu.__module__)")
+    )
+    assert found == ["unittest.case"]

@@ -64,7 +64,8 @@ class AliasFinder:
     ) -> ModuleSpec | None:
         """Return the spec of an alias for a module of Accelerate, or None for any other module.
 
-        If accel has no such module, the result is None as well, with a warning.
+        If accel has no such module, the result is None as well, with a warning. Helpers of tests are Accelerate's own,
+        if it is installed too.
 
         Args:
             fullname: Name of the module.
@@ -75,6 +76,8 @@ class AliasFinder:
             return None
         from importlib.util import find_spec
 
+        if (helper := _helper_of_tests(fullname)) is not None:
+            return helper
         ours = answer_for(fullname)
         if ours is None:
             import warnings
@@ -165,7 +168,7 @@ class Alias(ModuleType):
 
     def __setattr__(self, name: str, value: object) -> None:
         dunder = name.startswith("__") and name.endswith("__")
-        if dunder or isinstance(value, Alias):
+        if dunder or (isinstance(value, ModuleType) and value.__name__ == f"{self.__name__}.{name}"):
             self.__dict__[name] = value
         else:
             setattr(self.__dict__["_target"], name, value)
@@ -189,6 +192,21 @@ class Alias(ModuleType):
 
             known[name] = hasattr(target, "__path__") and find_spec(f"{target.__name__}.{name}") is not None
         return import_module(f"{self.__name__}.{name}") if known[name] else None
+
+
+def _helper_of_tests(fullname: str) -> ModuleSpec | None:
+    """Return the spec of a module below accelerate.test_utils in an installed Accelerate, or None."""
+    parts = fullname.split(".")
+    if parts[1:2] != ["test_utils"]:
+        return None
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec(UPSTREAM)
+    for count in range(2, len(parts) + 1):
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(".".join(parts[:count]), spec.submodule_search_locations)
+    return spec
 
 
 def answer_for(fullname: str) -> str | None:

@@ -15,6 +15,7 @@ import torch
 from accel_state.environ import flag, process_environ
 from torch import Tensor
 
+from accel_names.lazy_names import find
 from accel_names.operations import gather
 
 _accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -94,11 +95,31 @@ def execute_subprocess_async(
 
 
 slow = unittest.skipUnless(flag(process_environ(), "RUN_SLOW"), "it is slow: set RUN_SLOW=1")
+skip = unittest.skip("it is skipped everywhere")
 require_cpu = unittest.skipUnless(torch_device == "cpu", "it needs a machine without accelerators")
 require_non_cpu = unittest.skipUnless(torch_device != "cpu", "it needs an accelerator")
 require_single_device = unittest.skipUnless(torch_device != "cpu" and device_count == 1, "it needs one accelerator")
 require_multi_device = unittest.skipUnless(device_count > 1, "it needs several accelerators")
-require_bnb = unittest.skipUnless(find_spec("bitsandbytes"), "it needs bitsandbytes")
 require_huggingface_suite = unittest.skipUnless(
     find_spec("transformers") and find_spec("datasets"), "it needs transformers and datasets"
 )
+
+
+def __getattr__(name: str) -> Any:
+    """Return a decorator such as `require_wandb`, `require_non_xpu` or `require_multi_gpu_or_xpu`, made of its name."""
+    if not name.startswith("require_"):
+        return find(name, "accel.test_utils")
+    return unittest.skipUnless(_is_here(name.removeprefix("require_")), f"it needs {name.removeprefix('require_')}")
+
+
+def _is_here(need: str) -> bool:
+    kind, _, rest = need.partition("_")
+    if kind in ("non", "multi", "single"):
+        counted = kind == "non" or (device_count > 1) == (kind == "multi")
+        return counted and _is_here(rest) != (kind == "non")
+    if "_or_" in need:
+        return any(map(_is_here, need.split("_or_")))
+    if need == "trackers":
+        return any(map(_is_here, ("wandb", "tensorboard", "trackio", "swanlab"))) and not _is_here("comet_ml")
+    known = {"gpu": "cuda", "tpu": "torch_xla", "fsdp2": "weights_only", "tp": "transformers"}
+    return bool(find(f"is_{known.get(need, need)}_available", "accel.test_utils")())

@@ -1,0 +1,1 @@
+"""Give tests for Accelerate what they import from `test_utils`."""
