@@ -45,8 +45,7 @@ def test_zero_grad_clears_a_dropped_window_at_once() -> None:
 
 def test_a_dropped_window_clears_what_no_prepared_optimizer_holds_too() -> None:
     weight, accumulation = parameter(), AccumulationState(2)
-    scaler = WindowScaler(accumulation, Single(), lambda: [weight])
-    assert scaler.state_dict() == {"newest": None}
+    _window = WindowScaler(accumulation, Single(), lambda: [weight])
     accumulation.tick()
     accumulation.tick()
     accumulation.tick()
@@ -75,7 +74,7 @@ def test_a_copy_of_an_optimizer_is_told_by_the_copy_of_its_window() -> None:
 def test_after_a_dropped_window_gradients_are_unscaled_again() -> None:
     weight, accumulation, scaler = parameter(), AccumulationState(2), LossScaler("cpu", init_scale=8.0)
     optimizer = AcceleratedOptimizer(SGD([weight], lr=1.0), scaler=scaler, accumulation=accumulation)
-    scaler = WindowScaler(accumulation, Single(), lambda: [weight], scaled=True)
+    _window = WindowScaler(accumulation, Single(), lambda: [weight], scaled=True)
     for _ in range(2):
         accumulation.tick()
         scaler.scale((weight * 2).sum()).backward()  # type: ignore[no-untyped-call] # of torch
