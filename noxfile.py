@@ -24,7 +24,7 @@ XLA = ("torch==2.9.0", "torchao==0.16.0", "torch_xla==2.9.0")
 ENGINES = ("ray[train]>=2.50", "pyspark>=4")
 CLIENTS = (
     *("accelerate==1.15.0", "trl>=1.16", "diffusers>=0.42", "transformers>=5", "peft>=0.18", "datasets>=5"),
-    "torchdata>=0.11",
+    *("torchdata>=0.11", "parameterized>=0.9"),
 )
 # beside torch, whose headers it is built against; its kernels are built when they are used
 DEEPSPEED = "deepspeed==0.19.8"
