@@ -1,8 +1,6 @@
 """`prepare`: kinds, order, placement, wrapping, errors."""
 
-import gc
 import os
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -399,25 +397,3 @@ def steps_told_to_the_device() -> list[bool]:
 def test_the_device_is_told_of_each_step(world: MakePool) -> None:
     """S4: what XLA needs to run the step."""
     assert world(1).run(steps_told_to_the_device) == [[True]]
-
-
-def test_an_accelerator_that_nobody_holds_is_freed_at_once() -> None:
-    """With a loader and a pass that was begun: memory does not wait for the collector of cycles."""
-
-    def read() -> list[Any]:
-        accelerator = Accelerator(cpu=True)
-        loader: Any = accelerator.prepare(DataLoader(RangeDataset(8), batch_size=2))
-        passing = iter(loader)
-        next(passing)
-        return [weakref.ref(one) for one in (accelerator, loader, loader.gradient_state)]
-
-    gc.disable()
-    try:
-        assert [one() for one in read()] == [None] * 3
-    finally:
-        gc.enable()
-
-
-def test_what_is_prepared_is_marked_for_libraries() -> None:
-    ready: Any = Accelerator(cpu=True).prepare(*parts())
-    assert all(one._is_accelerate_prepared for one in ready)
