@@ -1,6 +1,7 @@
 """T10, T17: what is saved under any layout is loaded under any other, every number the same."""
 
 import re
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,15 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator, ParallelismConfig, ProjectConfiguration
+from accel.checkpoint import loaded_checkpoint
 from accel.checkpoint.contents import CheckpointContents
 from accel.checkpoint.parts import own_part
 from accel.checkpoint.save_job import SaveJob
-from accel_checkpoint import CheckpointError, read_manifest
+from accel_checkpoint import CheckpointError, TensorFile, read_manifest, stored_tensors
 from accel_checkpoint.hidden_folder import new_tag
 from accel_checkpoint.inspect import compare, list_lines
+from accel_checkpoint.manifest import MANIFEST
+from accel_checkpoint.piece_index import PIECE_INDEX
 from accel_checkpoint.pieces import Box, box_of, held_part, whole_box
 from accel_testing import MakePool
 from sharded_models import LAYOUTS, loaded, prepared, state
@@ -88,6 +92,42 @@ def test_each_number_is_written_once_and_ranks_write_equally_much(world: MakePoo
     whole_bytes = 3 * 4 * sum(parameter.numel() for parameter in even().parameters())
     assert sum(sizes) < 1.05 * whole_bytes
     assert max(sizes) <= 1.05 * min(sizes)
+
+
+def opened_while_loading(ways: dict[str, Any], folder: str) -> tuple[set[str], dict[str, Any]]:
+    """The parts that are opened, and the state."""
+    opened = set[str]()
+
+    def opening(path: Path) -> TensorFile:
+        opened.add(path.name)
+        return TensorFile(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (loaded_checkpoint, stored_tensors):
+            patch.setattr(module, "TensorFile", opening)
+        state = loaded(ways, folder)
+    return opened, state
+
+
+def without_index(folder: Path) -> None:
+    """Makes a checkpoint as it was written before there was an index."""
+    (folder / PIECE_INDEX).unlink()
+    manifest = read_manifest(folder)
+    files = {name: digest for name, digest in manifest.files.items() if name != PIECE_INDEX}
+    (folder / MANIFEST).write_bytes(replace(manifest, files=files).as_bytes())
+
+
+def test_a_rank_opens_its_own_part_and_without_an_index_all_parts(world: MakePool, tmp_path: Path) -> None:
+    folder, ways = tmp_path / "saved", {"strategy": "fsdp2"}
+    wanted = world(2).run(saved, ways, str(folder))
+    parts = {rank: {f"{name}.rank{rank:05d}.safetensors" for name in ("model", "optimizer")} for rank in range(2)}
+    # what all ranks hold whole is in the part of rank 0
+    for expected in ([parts[0], parts[0] | parts[1]], [parts[0] | parts[1]] * 2):
+        ranks = world(2).run(opened_while_loading, ways, str(folder))
+        assert [{name for name in opened if ".rank" in name} for opened, _ in ranks] == expected
+        assert_equal([numbers for _, numbers in ranks], wanted[0])
+        if (folder / PIECE_INDEX).exists():
+            without_index(folder)
 
 
 def even() -> nn.Sequential:

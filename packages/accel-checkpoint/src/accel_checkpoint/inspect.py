@@ -11,6 +11,7 @@ import torch
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from accel_checkpoint.piece_index import PIECE_INDEX
 from accel_checkpoint.retention import list_checkpoints
 from accel_checkpoint.stored_tensors import StoredTensors
 from accel_checkpoint.tensor_file import TensorFile
@@ -184,7 +185,7 @@ def compare(first: Path, second: Path) -> Iterator[str]:
 
 def _logical(manifest: Manifest) -> dict[str, list[str]]:
     """Return the files, with the parts that make them up: a file that is whole is its own part."""
-    parts = {part for names in manifest.parts.values() for part in names}
+    parts = {PIECE_INDEX, *(part for names in manifest.parts.values() for part in names)}
     return {**{name: [name] for name in manifest.files if name not in parts}, **manifest.parts}
 
 

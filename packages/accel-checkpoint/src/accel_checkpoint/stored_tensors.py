@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, final
 
 import torch
@@ -12,11 +13,14 @@ import torch
 from accel_checkpoint.bounded_json import parse_json
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.parallel_copy import parallel_copy
-from accel_checkpoint.pieces import Box, box_of, cover_once, held_part, is_distributed
-from accel_checkpoint.tensor_file import TensorFile
+from accel_checkpoint.piece_index import PieceIndex
+from accel_checkpoint.pieces import Box, box_of, cover_once, held_part, is_distributed, whole_box
+from accel_checkpoint.tensor_file import DTYPES, TensorFile
 
 #: the key in the metadata of a file for the tensors of which it has pieces: for each the whole shape and the offset
 PIECES = "accel.pieces"
+#: the whole shape of a tensor, and where its piece begins
+Placed = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class _Piece(NamedTuple):
@@ -38,18 +42,53 @@ def describe_pieces(pieces: Mapping[str, tuple[Sequence[int], Box]]) -> dict[str
 
 
 @final
+class IndexedParts:
+    """The parts of a file of divided tensors, each opened when a block in it is wanted.
+
+    Args:
+        index: The blocks in each part.
+        paths: The parts.
+    """
+
+    def __init__(self, index: PieceIndex, paths: Sequence[Path]) -> None:
+        self.index, self._paths = index, paths
+        self._open: dict[int, tuple[TensorFile, dict[str, str], dict[str, Placed]]] = {}
+
+    def pieces(self, name: str, wanted: Box) -> Iterator[_Piece]:
+        """Yield the pieces of a tensor that overlap a block.
+
+        Raises:
+            CheckpointError: A part is damaged, or has not the block that the index says.
+        """
+        layout = self.index.layouts[name]
+        for number, box in self.index.overlapping(name, wanted):
+            if number not in self._open:
+                file = TensorFile(self._paths[number])
+                self._open[number] = file, file.header.stored_names(), _placed(file)
+            file, names, placed = self._open[number]
+            stored = names.get(name, name)
+            shape, dtype = file.shape_and_dtype(stored)
+            whole, offset = placed.get(stored, (shape, (0,) * len(shape)))
+            if (whole, dtype, Box(offset, shape)) != (layout.shape, DTYPES[layout.dtype], box):
+                raise CheckpointError(f"{file.path} is damaged: its piece of {name} is not the one that the index says")
+            yield _Piece(file, stored, box)
+
+
+@final
 class StoredTensors:
     """The tensors of one or several safetensors files.
 
     Args:
         files: The files, which may hold pieces of the same tensors.
+        indexed: Files of divided tensors that have an index.
 
     Raises:
         CheckpointError: Pieces do not fit together, or do not cover each tensor exactly once.
     """
 
-    def __init__(self, files: Sequence[TensorFile]) -> None:
+    def __init__(self, files: Sequence[TensorFile], indexed: Sequence[IndexedParts] = ()) -> None:
         self._pieces: dict[str, list[_Piece]] = {}
+        self._indexed = {name: parts for parts in indexed for name in parts.index.layouts}
         self._types: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         for file in files:
             placed = _placed(file)
@@ -68,6 +107,8 @@ class StoredTensors:
                     f"{name} in {pieces[0].file.path.parent} is damaged: its {len(pieces)} pieces have {have}, and have"
                     f" to cover its shape {list(shape)} exactly once"
                 )
+        layouts = {name: parts.index.layouts[name] for name, parts in self._indexed.items()}
+        self._types |= {name: (layout.shape, DTYPES[layout.dtype]) for name, layout in layouts.items()}
 
     @property
     def names(self) -> list[str]:
@@ -107,17 +148,25 @@ class StoredTensors:
             for part, stored in self.copies(name, divided):
                 part.copy_(stored)
             return divided
-        pieces = self._pieces[name]
+        pieces = list(self.pieces(name, whole_box(shape)))
         return pieces[0].file[pieces[0].name] if len(pieces) == 1 else self.read(name)
 
     def copies(self, name: str, tensor: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return pairs of a part of what `tensor` holds here, and the view of a file with the values of this part."""
         held, wanted, pairs = held_part(tensor), box_of(tensor), []
-        for piece in self._pieces[name]:
+        for piece in self.pieces(name, wanted):
             common = piece.box.overlap(wanted)
             if common is not None:
                 pairs.append((common.of(held, wanted), common.of(piece.file[piece.name], piece.box)))
         return pairs
+
+    def pieces(self, name: str, wanted: Box) -> Iterable[_Piece]:
+        """Return the pieces of a tensor, at least those that overlap a block.
+
+        Raises:
+            CheckpointError: A part is damaged.
+        """
+        return self._indexed[name].pieces(name, wanted) if name in self._indexed else self._pieces[name]
 
 
 def _is_inside(box: Box, whole: tuple[int, ...]) -> bool:
@@ -126,7 +175,7 @@ def _is_inside(box: Box, whole: tuple[int, ...]) -> bool:
     )
 
 
-def _placed(file: TensorFile) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+def _placed(file: TensorFile) -> dict[str, Placed]:
     """Return the whole shape and the offset of each piece in a file."""
     try:
         placed = parse_json(file.header.metadata.get(PIECES, "{}"))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from accel_amp import AcceleratedOptimizer
 from accel_checkpoint import CheckpointError, encode, plan_shards, size_in_bytes
+from accel_checkpoint.piece_index import PIECE_INDEX, PieceIndex, index_text
 from accel_checkpoint.safetensors_header import ALIASES
 from accel_checkpoint.save import INDEX
 from accel_checkpoint.tensor_file import find_unsupported
@@ -19,7 +20,7 @@ from accel_state.mesh import MeshSpec
 from torch import nn
 
 import accel
-from accel.checkpoint.parts import has_parts, layout, own_part, part_name
+from accel.checkpoint.parts import has_parts, index_of, layout, own_part, part_name
 from accel.checkpoint.registry import StatefulItem
 
 #: bytes of weights that are not trained from which on they have files of their own
@@ -102,6 +103,7 @@ class CheckpointContents:
             writer: Whether it writes the other files too.
         """
         files, self.files = self.files, {}
+        indexes: dict[str, PieceIndex] = {}
         for file, tensors in files.items():
             if not has_parts(tensors):
                 self.files |= {file: tensors} if writer else {}
@@ -112,12 +114,16 @@ class CheckpointContents:
                 self.problems.append(f"{file}: {error}")
                 continue
             aliases = json.loads(self.metadata.get(file, {}).get(ALIASES, "{}"))
+            if writer:
+                indexes[file] = index_of(tensors, aliases, mesh)
             aliases = {alias: name for alias, name in aliases.items() if name in part}
             self.parts[file] = [part_name(file, other) for other in range(mesh.world_size)]
             own = self.parts[file][rank]
             self.files[own] = part
             self.metadata[own] = metadata | ({ALIASES: json.dumps(aliases)} if aliases else {})
             self.fixed |= {own} if file in self.fixed else set()
+        if indexes:
+            self.texts[PIECE_INDEX] = index_text(indexes)
 
     def _encoded(self, name: str, state: Any, file: str | None = None) -> Any:
         tensors = self.files.get(file, {}) if file is not None else {}

@@ -8,8 +8,9 @@ from typing import Any, final
 
 import torch
 from accel_checkpoint import CheckpointError, Manifest, TensorFile, decode, parallel_copy, verify
-from accel_checkpoint.pieces import is_distributed
-from accel_checkpoint.stored_tensors import StoredTensors
+from accel_checkpoint.piece_index import PieceIndex, read_indexes
+from accel_checkpoint.pieces import box_of, is_distributed
+from accel_checkpoint.stored_tensors import IndexedParts, StoredTensors
 from torch import nn
 
 from accel.checkpoint.parts import has_parts
@@ -30,6 +31,7 @@ class LoadedCheckpoint:
     def __init__(self, lock: ReadingLock, manifest: Manifest, read: Mapping[str, dict[str, torch.Tensor]]) -> None:
         self.folder, self.manifest, self.was_moved = lock.folder, manifest, lock.was_moved
         self._open: dict[str, StoredTensors] = {}
+        self._indexes: dict[str, PieceIndex] | None = None
         #: the tensors of files in memory of their own
         self._read = dict(read)
 
@@ -88,6 +90,8 @@ class LoadedCheckpoint:
             here, there = (tuple(value.shape), value.dtype), weights.shape_and_dtype(name)
             if here != there:
                 lines.append(f"{name} is {_words(*there)} in the checkpoint, and {_words(*here)} in the model")
+            else:
+                list(weights.pieces(name, box_of(value)))  # opened now: the damaged are refused before anything changes
         return lines[:10] + ([f"and {len(lines) - 10} more"] if len(lines) > 10 else [])
 
     def load_model(self, key: str, model: nn.Module) -> None:
@@ -115,11 +119,19 @@ class LoadedCheckpoint:
         """Return the tensors of these files, or of the parts that make them up."""
         place = "/".join(names)
         if place not in self._open:
-            files = [file for name in names for file in self.manifest.parts.get(name, [name])]
+            parts = self.manifest.parts
+            if self._indexes is None:
+                self._indexes = read_indexes(self.folder, self.manifest)
+            indexed = [
+                IndexedParts(self._indexes[name], [self.folder / part for part in parts[name]])
+                for name in names
+                if name in self._indexes
+            ]
+            files = [file for name in names if name not in self._indexes for file in parts.get(name, [name])]
             missing = [file for file in files if file not in self.manifest.files]
             if missing:
                 raise CheckpointError(f"the manifest of {self.folder} needs {missing[0]}, and does not name it")
-            self._open[place] = StoredTensors([TensorFile(self.folder / file) for file in files])
+            self._open[place] = StoredTensors([TensorFile(self.folder / file) for file in files], indexed)
         return self._open[place]
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from accel_checkpoint import CheckpointError
+from accel_checkpoint.piece_index import PieceIndex, PieceLayout
 from accel_checkpoint.pieces import box_of, divided_axes, held_part, is_distributed
 from accel_checkpoint.stored_tensors import describe_pieces
+from accel_checkpoint.tensor_file import NAMES
 from accel_state.mesh import Axis, MeshSpec
 
 Tensors = dict[str, torch.Tensor]
+#: bytes of tensors that all ranks hold which a rank writes before the next takes its turn: whoever loads them opens
+#: the file of each of these ranks
+WORTH_A_FILE = 1 << 24
 
 
 def has_parts(tensors: Mapping[str, Any]) -> bool:
@@ -50,8 +56,28 @@ def copy_axes(tensor: torch.Tensor, mesh: MeshSpec) -> tuple[Axis, ...]:
     return tuple(axis for axis in Axis if axis not in dividing)
 
 
+def writers(tensors: Mapping[str, torch.Tensor], mesh: MeshSpec) -> Iterator[tuple[str, tuple[Axis, ...], int]]:
+    """Yield each tensor, the axes along which ranks hold the same of it, and which of these writes what it holds.
+
+    They take turns, by size. A rank that writes what all hold writes on until it has so much that a file is worth it.
+
+    Args:
+        tensors: The tensors, by name.
+        mesh: How ranks are arranged.
+    """
+    loads: dict[tuple[Axis, ...], list[int]] = {}
+    turns = defaultdict[tuple[Axis, ...], int](int)
+    for name, tensor in tensors.items():
+        axes = copy_axes(tensor, mesh)
+        load = loads.setdefault(axes, [0] * math.prod([mesh.sizes[axis] for axis in axes]))
+        if is_distributed(tensor) or load[turns[axes]] >= WORTH_A_FILE:
+            turns[axes] = load.index(min(load))
+        load[turns[axes]] += max(tensor.nbytes, 1)
+        yield name, axes, turns[axes]
+
+
 def names_to_write(tensors: Mapping[str, torch.Tensor], mesh: MeshSpec, rank: int) -> Iterator[str]:
-    """Yield the tensors of which this rank writes what it holds: ranks that hold the same take turns, by size.
+    """Yield the tensors of which this rank writes what it holds.
 
     Args:
         tensors: The tensors, by name.
@@ -59,17 +85,33 @@ def names_to_write(tensors: Mapping[str, torch.Tensor], mesh: MeshSpec, rank: in
         rank: This rank.
     """
     coordinate, sizes = mesh.coordinate(rank), mesh.sizes
-    loads: dict[tuple[Axis, ...], list[int]] = {}
-    for name, tensor in tensors.items():
-        axes = copy_axes(tensor, mesh)
-        load = loads.setdefault(axes, [0] * math.prod([sizes[axis] for axis in axes]))
-        turn = load.index(min(load))
-        load[turn] += max(tensor.nbytes, 1)
+    for name, axes, turn in writers(tensors, mesh):
         place = 0
         for axis in axes:
             place = place * sizes[axis] + coordinate[axis]
         if place == turn:
             yield name
+
+
+def index_of(tensors: Mapping[str, torch.Tensor], aliases: Mapping[str, str], mesh: MeshSpec) -> PieceIndex:
+    """Return which rank writes which block of the tensors of a file.
+
+    Args:
+        tensors: The tensors, by name.
+        aliases: Names that share the tensor of another name.
+        mesh: How ranks are arranged.
+
+    Raises:
+        CheckpointError: A tensor is divided in a way that is not known here.
+    """
+    layouts = {}
+    for name, _, turn in writers(tensors, mesh):
+        tensor: Any = tensors[name]
+        axes = divided_axes(tensor) if is_distributed(tensor) else []
+        divided = tuple((str(tensor.device_mesh.mesh_dim_names[axis]), placement.dim) for axis, placement in axes)
+        layouts[name] = PieceLayout(NAMES[tensor.dtype], tuple(tensor.shape), divided, turn)
+    layouts |= {alias: layouts[name] for alias, name in aliases.items()}
+    return PieceIndex({str(axis): size for axis, size in mesh.sizes.items()}, layouts)
 
 
 def own_part(tensors: Mapping[str, torch.Tensor], mesh: MeshSpec, rank: int) -> tuple[Tensors, dict[str, str]]:
