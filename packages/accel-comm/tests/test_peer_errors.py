@@ -1,15 +1,13 @@
 """What a rank says of an exchange that another process has left."""
 
-from dataclasses import asdict
-
 import pytest
 from accel_comm import CollectiveMismatch, PeerLost
 from accel_comm.flight_recorder import FlightRecorder
-from accel_comm.hang_diagnosis import RankStatus
 from accel_comm.status_store import StatusStore
 from accel_comm.transports import peer_errors
 from accel_comm.transports.peer_errors import PeerErrors
 from accel_state.failure_file import describe
+from simulated_ranks import CountingStore
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import DistBackendError
 
@@ -19,7 +17,7 @@ GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed b
 def errors(store: StatusStore | None = None) -> PeerErrors:
     recorder = FlightRecorder()
     recorder.begin("gather")
-    return PeerErrors(0, 3, recorder, store)
+    return PeerErrors(0, recorder, store)
 
 
 def test_what_gloo_says_of_a_connection_is_the_loss_of_a_peer() -> None:
@@ -65,8 +63,30 @@ def test_those_that_are_gone_or_at_their_end_are_named(monkeypatch: pytest.Monke
     monkeypatch.setattr(peer_errors, "CLOSES_S", 0.0)
     torch_store = HashStore()
     own, other = StatusStore(torch_store, 0), StatusStore(torch_store, 1)
-    other.post("status/1", asdict(RankStatus(1, 3, call="reduce at train.py:4", ended=True)))
-    other.post("who/2", [own.host, 0])
+    other.end("reduce at train.py:4")
+    monkeypatch.setattr("os.getpid", lambda: 0)
+    StatusStore(torch_store, 2)
     text = str(errors(own).error("no message"))
     assert "\n  rank 1 has come to its end; its last was reduce at train.py:4\n  rank 2 is gone\n" in text
     assert text.endswith("(no message)")
+
+
+@pytest.mark.parametrize("size", [4, 64])
+def test_what_a_rank_asks_at_a_loss_does_not_grow_with_ranks(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them ask at once: of some on eight machines the first has lost all its processes, and 40 have ended."""
+    monkeypatch.setattr(peer_errors, "CLOSES_S", 0.0)
+    store = CountingStore()
+    stores = []
+    for rank in range(size):
+        monkeypatch.setattr("accel_comm.status_store.own_host", lambda rank=rank: f"machine {rank // 8}")
+        stores.append(StatusStore(store, rank))
+    for rank in range(3, min(size, 43)):
+        stores[rank].end("reduce at train.py:4")
+    monkeypatch.setattr("accel_comm.status_store._lives", lambda pid: False)
+    before, bytes_before = store.requests, store.bytes
+    text = str(errors(stores[0]).error("no message"))
+    assert store.requests - before == 5
+    assert store.bytes - bytes_before < 1000
+    assert [line for line in text.splitlines() if line.endswith("is gone")] == ["  rank 1 is gone", "  rank 2 is gone"]
+    assert ("40 ranks have come to their end by now" in text) == (size > 40)
+    assert text.count("reduce at train.py:4") == min(16, min(size, 43) - 3)

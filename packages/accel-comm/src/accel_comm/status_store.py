@@ -14,6 +14,8 @@ from accel_comm.store_connection import StoreConnection
 
 #: what is added to the number: for a question to all, a process at its end, a sign of life of rank 0, a diagnosis
 QUESTION, END, BEAT, DIAGNOSED = 1, 1 << 20, 1 << 38, 1 << 62
+#: the ends of ranks that are listed: the first have caused the others
+LISTED_ENDS = 16
 #: the flag of a process that ends, in the flags of its stat; Source: PF_EXITING in Linux' include/linux/sched.h
 _EXITING = 0x4
 
@@ -59,6 +61,7 @@ class StatusStore:
         self._who: dict[int, tuple[str, int]] = {}
         self._written = set[str]()
         self.post(f"who/{rank}", [self.host, os.getpid()])
+        self._append(f"host/{self.host}", [rank, os.getpid()])
 
     @property
     def _store(self) -> Any:
@@ -99,10 +102,26 @@ class StatusStore:
         """Add to the number that all ranks read, and return it."""
         return Heartbeat.of(self.count("heartbeat", more))
 
-    def ended(self, ranks: Sequence[int]) -> dict[int, str | None]:
-        """Return those of these ranks whose scripts have ended, each with its last exchange in words."""
-        notes = zip(ranks, self.read_all([f"status/{rank}" for rank in ranks]), strict=True)
-        return {rank: note["call"] for rank, note in notes if note is not None and note["ended"]}
+    def end(self, call: str | None) -> None:
+        """Tell the others that the script of this rank has ended, and its last exchange in words."""
+        if self.count("ends", 1) <= LISTED_ENDS:
+            self._append("ended", [self.rank, call])
+        self.heartbeat(END)
+
+    def ended(self) -> dict[int, str | None]:
+        """Return the first ranks whose scripts have ended, each with its last exchange in words."""
+        return dict(self._listed("ended"))
+
+    def gone_here(self) -> set[int]:
+        """Return the ranks of this machine whose processes live no more. Other machines know of theirs."""
+        return {rank for rank, pid in self._listed(f"host/{self.host}") if not _lives(pid)}
+
+    def _append(self, name: str, entry: Any) -> None:
+        self._store.append(self._prefix + name, json.dumps(entry) + "\n")
+
+    def _listed(self, name: str) -> list[Any]:
+        name = self._prefix + name
+        return list(map(json.loads, self._store.get(name).splitlines())) if self._store.check([name]) else []
 
     def alive(self, rank: int) -> bool | None:
         """Return whether the process of a rank lives, or None if this machine cannot know."""

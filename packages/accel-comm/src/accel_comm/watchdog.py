@@ -18,7 +18,7 @@ from typing import final
 from accel_comm.flight_recorder import FlightRecorder, is_ours
 from accel_comm.hang_detector import HangDetector, Wait
 from accel_comm.hang_diagnosis import RankStatus
-from accel_comm.status_store import END, StatusStore
+from accel_comm.status_store import StatusStore
 
 #: seconds between two looks at the own flight recorder
 POLL_S = 0.25
@@ -85,7 +85,7 @@ class Watchdog:
         last, me = self._recorder.newest(), self._store.rank
         number, call = (0, None) if last is None else (last.number, str(last))
         self._store.post(f"status/{me}", asdict(RankStatus(me, number, call=call, ended=True)))
-        self._store.heartbeat(END)
+        self._store.end(call)
 
     def _turn(self) -> None:
         record, now, wait = self._recorder.newest(), time.monotonic(), None

@@ -242,7 +242,7 @@ def test_closing_is_told_and_done_once(job: Job) -> None:
     job.start(1)
     job.watches[1].close()
     job.watches[1].close()
-    assert job.status_stores[0].ended([0, 1]) == {1: None}
+    assert job.status_stores[0].ended() == {1: None}
     assert not any(thread.name == "accel-watchdog" for thread in threading.enumerate())
 
 

@@ -26,14 +26,12 @@ class PeerErrors:
 
     Args:
         rank: Rank of this process.
-        size: Number of ranks.
         recorder: Flight recorder of this process.
         store: Notes of the ranks; None if there are none.
     """
 
-    def __init__(self, rank: int, size: int, recorder: FlightRecorder, store: StatusStore | None) -> None:
+    def __init__(self, rank: int, recorder: FlightRecorder, store: StatusStore | None) -> None:
         self._rank, self._recorder, self._store = rank, recorder, store
-        self._others = [other for other in range(size) if other != rank]
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -73,20 +71,26 @@ class PeerErrors:
         )
 
     def _gone(self, store: StatusStore) -> str:
-        """Return a line for each rank that is gone or has come to its end."""
+        """Return a line for each rank of this machine that is gone, and of any machine that has come to its end.
+
+        All ranks ask at once: what each asks does not grow with their number.
+        """
         try:
-            if not store.is_gone(CLOSES_S) and store.heartbeat().diagnosed:
+            store.is_gone(CLOSES_S)  # if it soon is, the next line raises
+            heartbeat = store.heartbeat()
+            if heartbeat.diagnosed:
                 time.sleep(ENDING_S)  # the watchdog ends this process too, and its report has more to say
-            ended = store.ended(self._others)
-            lives = dict(zip(self._others, store.all_alive(self._others), strict=True))
+            ended, gone = store.ended(), store.gone_here()
         except RuntimeError:
             return "\n  the process that serves the store is gone"
         rows = []
-        for rank in self._others:
+        for rank in sorted({*ended, *gone} - {self._rank}):
             if rank in ended:
                 last = ended[rank]
                 did = f"its last was {last}" if last is not None else "it has called none"
                 rows.append(f"\n  rank {rank} has come to its end; {did}")
-            elif lives[rank] is False:
+            else:
                 rows.append(f"\n  rank {rank} is gone")
+        if heartbeat.ends > len(ended):
+            rows.append(f"\n  {heartbeat.ends} ranks have come to their end by now")
         return "".join(rows)

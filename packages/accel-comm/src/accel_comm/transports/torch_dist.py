@@ -56,7 +56,7 @@ class TorchDist(Transport):
         self._torch, self._dist = torch, torch.distributed
         self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self.recorder = recorder or FlightRecorder()
-        self._errors = PeerErrors(self.rank, self.size, self.recorder, store)
+        self._errors = PeerErrors(self.rank, self.recorder, store)
         self._work = CollectiveWork(self.rank, self.size, self.recorder, self._errors)
         # renamed in torch 2.13, where the old name warns
         names = vars(torch.distributed)
