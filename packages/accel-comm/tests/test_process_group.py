@@ -1,5 +1,6 @@
 """Which backend the process group gets, and how the group is closed at the end of the script."""
 
+import resource
 import sys
 import threading
 import time
@@ -9,7 +10,14 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from accel_comm import process_group
-from accel_comm.process_group import GroupOptions, _close_at_exit, _let_gloo_finish, open_group, with_cpu
+from accel_comm.process_group import (
+    GroupOptions,
+    _close_at_exit,
+    _let_gloo_finish,
+    allow_open_files,
+    open_group,
+    with_cpu,
+)
 from accel_testing import MakePool, stretched
 from torch._C._distributed_c10d import HashStore, Store
 
@@ -151,3 +159,32 @@ def test_torch_lists_the_groups_of_a_script(world: MakePool) -> None:
     for configs in world(2).run(groups_of_a_script):
         assert len(configs) == 2
         assert all("cpu:gloo" in config for config in configs)
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised", "warns"),
+    [
+        ((10_000, 20_000), None, False),
+        ((1_024, 20_000), (20_000, 20_000), False),
+        ((1_024, resource.RLIM_INFINITY), (resource.RLIM_INFINITY, resource.RLIM_INFINITY), False),
+        ((1_024, 4_096), (4_096, 4_096), True),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None, False),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_for_a_large_group(
+    limits: tuple[int, int],
+    raised: tuple[int, int] | None,
+    warns: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """1,024 open files, the usual limit, ended near 250 ranks."""
+    now = [limits]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: now[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, wanted: now.append(wanted))
+    allow_open_files(1, 2_000)
+    assert now[1:] == ([raised] if raised else [])
+    now[1:] = []
+    allow_open_files(0, 2_000)
+    text = "a process may have 4096 open files here, and a job of 2000 processes may need 8256: raise the hard limit"
+    assert (text in caplog.text) == warns

@@ -8,11 +8,25 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
-from accel_comm import GroupOptions
-from accel_state import PartialState, RunRequest, Topology, TopologyError, acquire, current, release
+from accel_comm import GroupOptions, status_store
+from accel_comm.store_connection import StoreConnection, _sockets
+from accel_state import (
+    PartialState,
+    RunRequest,
+    Topology,
+    TopologyError,
+    acquire,
+    current,
+    release,
+    rendezvous,
+)
+from accel_state.environ import LAZY_GLOO
+from accel_state.environments import detect
 from accel_state.rendezvous import _told_by_all, adopt, join_group
 from accel_testing import MakePool, stretched
 from jobs import free_port
@@ -51,6 +65,53 @@ def test_processes_meet_at_the_address_and_close_what_they_opened(
     """Feature rows S4 and S100, decision 10: no accelerator, and yet two ranks by gloo."""
     found = world(2, join=False).run(meet_by_address, variable, free_port())
     assert found == [(launcher, [0, 1], True, False)] * 2
+
+
+def sockets_of_a_group(port: int, mesh_ranks: int) -> tuple[int, list[float]]:
+    """The sockets that opening a group of four has taken, and sums over all, two of them, and all again."""
+    os.environ["MASTER_PORT"] = str(port)
+    topology, before = detect(os.environ), len(_sockets())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(LAZY_GLOO, raising=False)
+        patch.setattr(rendezvous, "MESH_RANKS", mesh_ranks)
+        join_group(topology, "gloo")
+        count = len(_sockets()) - before
+        patch.delenv(LAZY_GLOO, raising=False)
+    sums = []
+    for group in (dist.group.WORLD, dist.new_group([0, 2]), dist.group.WORLD):
+        sums.append(number := torch.ones(1))
+        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+            dist.all_reduce(number, group=group)
+    dist.destroy_process_group()
+    return count, [float(number) for number in sums]
+
+
+def test_gloo_connects_ranks_of_a_large_group_when_they_exchange(world: MakePool) -> None:
+    """Each with each, 4,096 ranks need 4,095 sockets each."""
+    for_all, when_used = (world(4, join=False).run(sockets_of_a_group, free_port(), ranks) for ranks in (4, 3))
+    assert [sums for _, sums in when_used] == [sums for _, sums in for_all] == [[4, 2, 4], [4, 1, 4]] * 2
+    for (at_once, _), (late, _) in zip(for_all, when_used, strict=True):
+        assert at_once - late >= 2
+
+
+def connections_to_the_store(port: int) -> int:
+    os.environ["MASTER_PORT"] = str(port)
+    opened = list[StoreConnection]()
+
+    def counting(store: Any) -> StoreConnection:
+        opened.append(StoreConnection(store))
+        return opened[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(status_store, "StoreConnection", counting)
+        acquire(RunRequest(cpu=True))
+        release()
+    return len(opened)
+
+
+def test_a_run_has_one_connection_to_the_store_beside_torchs(world: MakePool) -> None:
+    """Each is an open file of rank 0."""
+    assert world(2, join=False).run(connections_to_the_store, free_port()) == [1, 1]
 
 
 def use_an_open_group() -> tuple[bool, bool, bool, list[int]]:

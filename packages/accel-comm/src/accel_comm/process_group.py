@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import logging
+import resource
 import sys
 import time
 import weakref
@@ -11,6 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+logger = logging.getLogger("accel")
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -53,6 +57,8 @@ def limit_of_open_group() -> timedelta | None:
     return None
 
 
+#: the open files that the group may need for each rank, and those that are left to all else
+FILES_A_RANK, SPARE_FILES = 4, 256
 #: torch's own limit is later than the watchdog's, which has more to say
 LATER = timedelta(seconds=30)
 
@@ -76,6 +82,7 @@ def open_group(rank: int, size: int, backend: str, options: GroupOptions, open_s
     from torch._C._distributed_c10d import PrefixStore
 
     atexit.register(_let_gloo_finish)
+    allow_open_files(rank, size)
     if dist.is_initialized():
         return False
     # A store may outlive a group, as that of torchrun's agent does: each group finds only its own addresses in it.
@@ -99,6 +106,29 @@ def count_in(store: Store, what: str, rank: int) -> int:
         rank: Rank of this process.
     """
     return store.add(f"accel.{what}/{rank}", 1) - 1
+
+
+def allow_open_files(rank: int, size: int) -> None:
+    """Raise the limit of open files to the highest allowed if the group may need more, and warn if that is too low.
+
+    Rank 0 serves the store to two connections of each rank, and gloo connects each rank with each.
+
+    Args:
+        rank: Rank of this process.
+        size: Number of processes.
+    """
+    needed = SPARE_FILES + FILES_A_RANK * size
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = [limit == resource.RLIM_INFINITY or limit >= needed for limit in (soft, most)]
+    if enough[0]:
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if not enough[1] and rank == 0:
+        logger.warning(
+            "a process may have %s open files here, and a job of %s processes may need %s: raise the hard limit"
+            " (`ulimit -Hn`, LimitNOFILE= of the service that starts jobs, or nofile in limits.conf)",
+            *(most, size, needed),
+        )
 
 
 def with_cpu(backend: str) -> str:

@@ -45,6 +45,7 @@ class Heartbeat(NamedTuple):
 class StatusStore:
     """The notes of a job under names, as JSON, where a reader never waits for a writer.
 
+    No request waits for another process, so that threads may share it: each connection is an open file of rank 0.
     Each method that reads or writes raises RuntimeError if the process that serves the store is gone.
 
     Args:

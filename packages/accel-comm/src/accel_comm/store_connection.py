@@ -14,7 +14,11 @@ from typing import Any, final
 
 @final
 class StoreConnection:
-    """A store with a connection of its own: each connection has a lock, for which no other thread is to wait."""
+    """A store with a connection of its own.
+
+    Each connection has a lock, which a request for what is not there holds until it is. Torch's requests are such, and
+    so no thread is to wait for the connection of torch's group. Threads may share one whose requests all end at once.
+    """
 
     def __init__(self, store: Any) -> None:
         from torch._C._distributed_c10d import PrefixStore, TCPStore

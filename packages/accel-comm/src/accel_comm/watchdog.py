@@ -31,7 +31,7 @@ class Watchdog:
     """A thread that looks into waits of this process that last, together with the watchdogs of the others.
 
     Args:
-        store: Notes of the ranks, over a connection that no other thread uses.
+        store: Notes of the ranks, over a connection that no request blocks.
         recorder: Flight recorder of this process.
         size: Number of ranks.
         limit_s: Seconds after which a wait is in vain.

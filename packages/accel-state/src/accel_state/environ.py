@@ -43,6 +43,8 @@ LOG_LEVEL = "ACCEL_LOG_LEVEL"
 SHARED_MEMORY = "ACCEL_SHARED_MEMORY"
 #: whether waits are watched; yes where nothing is said
 WATCHDOG = "ACCEL_WATCHDOG"
+#: whether gloo connects two ranks when they first exchange, and not all at once
+LAZY_GLOO = "TORCH_GLOO_LAZY_INIT"
 
 #: settings of which Accelerate has a variable of the same meaning
 _OF_ACCELERATE = {

@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING
 from accel_comm.process_group import LATER, GroupOptions, open_group, with_cpu
 from accel_comm.status_store import own_host
 
+from accel_state.environ import LAZY_GLOO, set_default
 from accel_state.errors import TopologyError
 from accel_state.topology import ACCEL_LAUNCH, LOCAL, TORCHRUN, Rendezvous, Topology
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+
+
+#: the most ranks that gloo connects each with each. Beyond, a connection is opened when it is first used. Then a rank
+#: that first calls a rank which is gone waits in vain until the watchdog ends it (pytorch/gloo#520), where an open
+#: connection would say so at once
+MESH_RANKS = 256
 
 
 def join_group(topology: Topology, backend: str, options: GroupOptions | None = None) -> bool:
@@ -38,6 +45,8 @@ def join_group(topology: Topology, backend: str, options: GroupOptions | None = 
     backend = with_cpu(options.backend or backend)
     if dist.is_initialized():
         _require_fitting_group(topology, backend)
+    if topology.world_size > MESH_RANKS:
+        set_default(LAZY_GLOO, "1")
     open_store = functools.partial(_store, topology, options)
     return open_group(topology.rank, topology.world_size, backend, options, open_store)
 

@@ -154,11 +154,10 @@ def _start(request: RunRequest) -> Run:
     store = open_status_store(topology.rank, number)
     if _is_on(environ, WATCHDOG):
         global _watchdog
-        own_connection = open_status_store(topology.rank, number)
         leave = functools.partial(os._exit, HUNG)
         limit_s = options.limit.total_seconds()
         size = topology.world_size
-        _watchdog = Watchdog(own_connection, recorder, size, limit_s=limit_s, leave=leave, is_over=_close_if_over)
+        _watchdog = Watchdog(store, recorder, size, limit_s=limit_s, leave=leave, is_over=_close_if_over)
         _watchdog.start()
         atexit.register(_stop_watchdog)
     transport = TorchDist(recorder, store, share_memory=_is_on(environ, SHARED_MEMORY))
