@@ -202,3 +202,12 @@ def test_a_loader_does_what_its_plan_says(
         if plan.unit == "samples" and ending in (Ending.REPEAT, Ending.DROP) and world > 1:
             rounds = n // plan.round if ending is Ending.DROP else ceil(n / plan.round)
             assert len(list(loader)) == rounds
+
+
+@pytest.mark.parametrize("traits", [LoaderTraits(), STREAM])
+def test_the_log_says_that_rank_0_reads_for_more_than_64(traits: LoaderTraits) -> None:
+    def told(ranks: int, copies: int = 1) -> bool:
+        plan = plan_loader(traits, DataRank(0, ranks), size=ranks, copies=copies, dispatch_batches=True)
+        return any(f"sends each of the {ranks * copies - 1} others" in text for _, text in plan.notes)
+
+    assert [told(64), told(65), told(16, 8)] == [False, True, True]

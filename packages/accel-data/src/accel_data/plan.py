@@ -15,6 +15,8 @@ from accel_data.traits import LoaderTraits
 
 #: logical shards of a stream: numbers of readers that divide this one see the same order
 SHARDS = 8
+#: processes beyond which rank 0 is warned of that reads for all
+MANY = 64
 
 
 class ReadMode(Enum):
@@ -195,7 +197,7 @@ def plan_loader(
         # processes that divide layers compute one model's output from their batches: unlike ones make it wrong
         check="error" if check_datasets is True and copies > 1 else check_datasets,
         exchanges=exchanges,
-        notes=() if alone or not traits.stream else tuple(_notes(traits, mode, why, asked=bool(dispatch_batches))),
+        notes=() if alone else tuple(_notes(traits, mode, why, rank.of * copies, asked=bool(dispatch_batches))),
         warnings=tuple(_warnings(traits, rank, size)),
     )
 
@@ -290,7 +292,16 @@ def logical_shards(own: int | None, readers: int, *, alone: bool = False, even: 
     return wanted if wanted <= own else own // readers * readers
 
 
-def _notes(traits: LoaderTraits, mode: ReadMode, why: str, *, asked: bool) -> Iterator[tuple[int, str]]:
+def _notes(traits: LoaderTraits, mode: ReadMode, why: str, processes: int, *, asked: bool) -> Iterator[tuple[int, str]]:
+    if mode is ReadMode.BY_RANK_ZERO and processes > MANY:
+        yield (
+            logging.WARNING,
+            f"{traits.dataset}: rank 0 reads for {processes} processes, and sends each of the {processes - 1} others"
+            " its part of every batch: it may read and send for longer than a step takes. Let each rank read its own:"
+            " dispatch_batches=False if all ranks see one order, or a stream of shards, or already_sharded=True",
+        )
+    if not traits.stream:
+        return
     unused = traits.shardable and mode is not ReadMode.IN_SHARDS and not asked
     own = mode is ReadMode.OWN_PART
     yield logging.WARNING if unused and not own else logging.INFO, f"{traits.dataset} is read {mode.value}: {why}"
