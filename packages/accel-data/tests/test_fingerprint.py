@@ -3,6 +3,7 @@
 import random
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -273,3 +274,25 @@ def test_unlike_lengths_are_an_error_if_ranks_would_wait_without_end(world: Make
 def test_a_check_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="check_datasets='warning': expected True, False"):
         prepare_data_loader(DataLoader(RangeDataset(8)), check_datasets="warning")  # type: ignore[arg-type]
+
+
+def test_texts_are_exchanged_only_if_digests_differ() -> None:
+    """What is the same on all ranks takes one comparison of 16 bytes."""
+    compared, mine = list[bytes](), fingerprint(RangeDataset(3))
+
+    def agreeing(alike: bool) -> Any:
+        def agree(what: str, about: bytes) -> list[bytes] | None:
+            compared.append(about)
+            return [b""] if alike else None
+
+        def gather(value: Fingerprint) -> list[Fingerprint]:
+            assert not alike
+            return [value, value]
+
+        return SimpleNamespace(rank=0, size=4096, agree=agree, all_gather_objects=gather)
+
+    assert check_same_dataset(RangeDataset(3), agreeing(True)) == mine
+    assert check_same_dataset(RangeDataset(3), agreeing(False)) == mine
+    check_same_dataset(RangeDataset(4), agreeing(True))
+    assert [len(about) for about in compared] == [16] * 3
+    assert compared[0] == compared[1] != compared[2]

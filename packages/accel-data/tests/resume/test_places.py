@@ -8,6 +8,8 @@ import pytest
 import torch
 from accel_comm.transports.torch_dist import TorchDist
 from accel_data import ResumeError, SeedableRandomSampler, prepare_data_loader, skip_first_batches
+from accel_data.resume.sampling_rng import SamplingRng
+from accel_state.data_ranks import DataRanks
 from accel_testing import MakePool
 from suite.toy_models import RangeDataset
 from torch.utils.data import DataLoader, IterableDataset, Sampler
@@ -239,3 +241,30 @@ def test_a_source_that_rewinds_itself_is_not_served_twice(kind: Any, n: int, wor
         rest = [] if state["ended"] else ids(again)
         assert sorted(served[:count] + rest) == sorted(served), f"after {count}"
         assert sorted(ids(again)) == sorted(served), f"the epoch that follows, after {count}"
+
+
+def drawn_like_the_first() -> tuple[float, float, list[int]]:
+    """Numbers of a process before and after it follows the first with its data, and the bytes told to all meanwhile."""
+    world, told = TorchDist(), list[int]()
+    torch.manual_seed(world.rank)
+    generator = torch.Generator().manual_seed(3 + world.rank)
+    before = float(torch.rand(1, generator=generator))
+    rng = SamplingRng(DataLoader(RangeDataset(2), generator=generator))
+    exchange = world.exchange
+
+    def noting(what: str, payload: bytes = b"") -> list[bytes]:
+        told.append(len(payload))
+        return exchange(what, payload)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "exchange", noting)
+        rng.follow_first_copy(DataRanks(world, 2), None)
+    return before, float(torch.rand(1, generator=generator)), told
+
+
+def test_a_process_that_is_served_the_same_hears_of_the_first_and_no_other(world: MakePool) -> None:
+    ranks = world(4).run(drawn_like_the_first)
+    after = [number for _, number, _ in ranks]
+    assert len({before for before, _, _ in ranks}) == 4
+    assert after[0] == after[1] != after[2] == after[3]
+    assert [told for _, _, told in ranks] == [[]] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import warnings
 from collections import deque
@@ -140,6 +141,10 @@ def check_same_dataset(
     """
     mine = fingerprint(dataset)
     if transport.size == 1:
+        return mine
+    # texts of all to all only if something differs; what differs in a digest may be nothing that counts
+    about = hashlib.blake2b(ascii((mine.kind, mine.length, mine.digest)).encode(), digest_size=16).digest()
+    if transport.agree("fingerprint of the dataset", about) is not None and SPLIT_BY_NODE not in mine.parts:
         return mine
     everyone = transport.all_gather_objects(mine)
     split = any(SPLIT_BY_NODE in theirs.parts for theirs in everyone)

@@ -10,6 +10,7 @@ from typing import Any, final
 
 import torch
 from accel_comm import Transport
+from accel_comm.transports import serialization
 from accel_ops import process_rng
 from accel_state import Device
 from accel_state.devices.cpu import Cpu
@@ -70,10 +71,7 @@ class SamplingRng:
         if transport is None or transport.replicas == 1:
             return
         device = hardware or Cpu()
-        world, replica = transport.world, transport.world.rank % transport.replicas
-        mine = (self.capture(), process_rng.capture(device)) if replica == 0 else ({}, {})
-        everyone = world.all_gather_objects(mine, "generators of the first process of each data rank")
-        own, of_process = everyone[world.rank - replica]
+        own, of_process = _of_first(transport, lambda: (self.capture(), process_rng.capture(device)))
         process_rng.restore(of_process, device)
         self.put(own)
 
@@ -122,3 +120,22 @@ def _may_draw_from_any(owner: object) -> bool:
     module = type(owner).__module__
     known = module == torch_samplers.__name__ or module.startswith("accel_data.")
     return isinstance(owner, IterableDataset) or (isinstance(owner, Sampler) and not known)
+
+
+def _of_first(transport: Transport, capture: Callable[[], Any]) -> Any:
+    """Return what the first process with the same data has, which sends it to these processes and no others."""
+    world, what = transport.world, "generators of the first process of each data rank"
+    world.agree(what)
+    first = world.rank - world.rank % transport.replicas
+    mates = range(first, first + transport.replicas)
+    speaks = world.rank == first
+
+    def told(message: torch.Tensor) -> torch.Tensor:
+        sent = [[message] if rank in mates else [] for rank in range(world.size)] if speaks else []
+        world.point_to_point.scatter_tensors(what, sent, [] if speaks else [message], first)
+        return message
+
+    content = bytearray(serialization.pack(capture()) if speaks else b"")
+    length = int(told(torch.tensor([len(content)], device="cpu")))
+    told(torch.frombuffer(content := content or bytearray(length), dtype=torch.uint8))
+    return serialization.unpack(bytes(content))
