@@ -20,7 +20,7 @@ class CountingStore:
     notes: dict[str, bytes] = field(default_factory=dict)
     requests: int = 0
     #: bytes that were read
-    bytes: int = 0
+    bytes_read: int = 0
     #: what reading a number finds, when all ranks read it before any has added to it; otherwise what is there now
     before: dict[str, bytes] | None = None
 
@@ -36,7 +36,7 @@ class CountingStore:
     def get(self, name: str) -> bytes:
         """Reads; an error where a real store would wait for the one who writes."""
         self.requests += 1
-        self.bytes += len(self.notes[name])
+        self.bytes_read += len(self.notes[name])
         return self.notes[name]
 
     def append(self, name: str, note: str) -> None:

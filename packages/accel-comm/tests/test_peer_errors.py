@@ -83,10 +83,10 @@ def test_what_a_rank_asks_at_a_loss_does_not_grow_with_ranks(size: int, monkeypa
     for rank in range(3, min(size, 43)):
         stores[rank].end("reduce at train.py:4")
     monkeypatch.setattr("accel_comm.status_store._lives", lambda pid: False)
-    before, bytes_before = store.requests, store.bytes
+    before, bytes_before = store.requests, store.bytes_read
     text = str(errors(stores[0]).error("no message"))
     assert store.requests - before == 5
-    assert store.bytes - bytes_before < 1000
+    assert store.bytes_read - bytes_before < 1000
     assert [line for line in text.splitlines() if line.endswith("is gone")] == ["  rank 1 is gone", "  rank 2 is gone"]
     assert ("40 ranks have come to their end by now" in text) == (size > 40)
     assert text.count("reduce at train.py:4") == min(16, min(size, 43) - 3)

@@ -71,11 +71,8 @@ class PeerErrors:
         )
 
     def _gone(self, store: StatusStore) -> str:
-        """Return a line for each rank of this machine that is gone, and of any machine that has come to its end.
-
-        All ranks ask at once: what each asks does not grow with their number.
-        """
-        try:
+        """Return a line for each rank of this machine that is gone, and of any machine that has come to its end."""
+        try:  # all ranks ask at once: what each asks does not grow with their number
             store.is_gone(CLOSES_S)  # if it soon is, the next line raises
             heartbeat = store.heartbeat()
             if heartbeat.diagnosed:
