@@ -11,7 +11,7 @@ import pytest
 import torch
 from accel import Accelerator
 from accel_checkpoint import json_state
-from accel_checkpoint.manifest import FORMAT, VERSION
+from accel_checkpoint.manifest import FORMAT, RANK_STATES, VERSION
 from accel_checkpoint.pieces import held_part
 from accel_checkpoint.tensor_file import NAMES
 from accel_data.resume.loader_state import LoaderState
@@ -107,7 +107,7 @@ def test_the_page_has_the_names_of_the_code() -> None:
     assert keys_of("Files of tensors") == {"accel.aliases", "accel.pieces"}
     assert keys_of("Items", table=2) == {field.name for field in fields(LoaderState)}
     assert f"`{FORMAT}`" in TEXT
-    assert f"or {VERSION} if there are `parts`" in TEXT
+    assert f"or 2 if there are `parts`, or {VERSION} if there is `{RANK_STATES}`" in TEXT
     beginning = re.search(r"`(\{\"format\":[^`]*)`", TEXT)
     assert beginning is not None
     assert json.loads(f"{beginning[1]}}}") == {"format": FORMAT}

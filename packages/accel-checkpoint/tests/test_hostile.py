@@ -157,7 +157,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "NaN": (text(lambda line: line.replace(b'"about":{', b'"about":{"a":NaN,')), MANIFEST),
     "deep": (text(lambda line: b"[" * 500_000 + b"]" * 500_000), MANIFEST),
     "digits": (text(lambda line: line.replace(b'"version":1', b'"version":' + b"9" * 1_000_000)), MANIFEST),
-    "newer": (text(lambda line: line.replace(b'"version":1', b'"version":3')), "version 3"),
+    "newer": (text(lambda line: line.replace(b'"version":1', b'"version":4')), "version 4"),
     **{f"a size of {size!r}": (sized(size), MODEL) for size in (0, 1, 2**62, 10**400)},
     **{f"the size {word!r}": (sized(word), MANIFEST) for word in (-1, True, 1.0, "1", None, [0])},
     "swapped": (swapped, MODEL),

@@ -88,7 +88,7 @@ def test_a_newer_format_is_refused_with_its_number_and_what_to_do(checkpoint: Pa
 )
 def test_a_version_that_is_none_is_refused_in_words(checkpoint: Path, version: Any) -> None:
     put(checkpoint, sealed(body(checkpoint) | {"version": version}))
-    with pytest.raises(CheckpointError, match=r"is of version .{1,60}, and .* reads the versions 1 up to 2") as refusal:
+    with pytest.raises(CheckpointError, match=r"is of version .{1,60}, and .* reads the versions 1 up to 3") as refusal:
         read_manifest(checkpoint)
     assert ("use a newer one" in str(refusal.value)) == (version == 10**4000)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 #: the most bytes of a file, values in it, and lists and objects among these. 100,000 parameters with names of 60 bytes
-#: and the moments of Adam need 47 MB with 800,000 values, 400,000 of them objects; each process needs 17 kB with 650
-#: values, mostly the state of Python's generator: 2,700 processes fit beside them, and 5,400 with a small model
+#: and the moments of Adam need 47 MB with 800,000 values, 400,000 of them objects; each of at most 64 processes needs
+#: 17 kB with 650 values, mostly the state of Python's generator, and each part of a sharded file 150 bytes
 MOST_BYTES, MOST_VALUES, MOST_CONTAINERS = 96_000_000, 1 << 22, 1 << 20
 #: the deepest nesting: a value that is nested 64 deep may take three levels of JSON for each of its own
 DEEPEST = 256

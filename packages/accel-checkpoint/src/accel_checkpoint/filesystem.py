@@ -121,6 +121,29 @@ def has_content(folder: Path) -> bool:
         return False
 
 
+def file_sizes(folder: Path, inside: str = "") -> dict[str, int]:
+    """Return the size of each regular file in a folder and its folders, by its path from there.
+
+    One scan costs less than a look at each file: a network disk answers for many files at once.
+
+    Args:
+        folder: The folder.
+        inside: Path of a folder in it, with a slash at its end, to begin with.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    sizes: dict[str, int] = {}
+    with os.scandir(folder / inside) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                sizes |= file_sizes(folder, f"{inside}{entry.name}/")
+            elif entry.is_file(follow_symlinks=False):
+                with suppress(FileNotFoundError):  # another job removes it
+                    sizes[f"{inside}{entry.name}"] = entry.stat(follow_symlinks=False).st_size
+    return sizes
+
+
 def _write_each(descriptor: int, content: Iterable[memoryview | bytes]) -> Iterator[memoryview | bytes]:
     for piece in content:
         rest = memoryview(piece)

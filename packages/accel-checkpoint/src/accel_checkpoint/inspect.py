@@ -108,7 +108,7 @@ def _contents(folder: Path, manifest: Manifest) -> Iterator[str]:
         files = entry.get("files", [entry.get("file")])
         names = ", ".join(map(str, files)) if isinstance(files, list) else files
         yield f"  {name:<24} {entry.get('kind')!s:<24} {names}"
-    yield f"random numbers of {len(manifest.ranks)} process(es)"
+    yield f"random numbers of {manifest.processes} process(es)"
 
 
 def _layout(about: dict[str, Any]) -> str:

@@ -18,7 +18,9 @@ from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.filesystem import FileDigest
 
 MANIFEST = "manifest.json"
-FORMAT, VERSION = "accel checkpoint", 2
+FORMAT, VERSION = "accel checkpoint", 3
+#: the file with the states of many processes, a line of JSON each, filled up with blanks to one length
+RANK_STATES = "accel.ranks.jsonl"
 #: the most characters in the name of a file
 LONGEST_NAME = 1024
 #: the bytes of the line with the hash, and of the line feed before it
@@ -33,7 +35,7 @@ class Manifest:
         about: Description of the job that wrote it.
         files: Digest of each file.
         items: State of each object by its name.
-        ranks: State of each process.
+        ranks: State of each process. Those of many processes are in a file of their own, of which each reads its line.
         parts: Files that together are a file of an item, if each process wrote a part. Their headers name the shape,
             dtype and offset of each piece.
     """
@@ -52,7 +54,8 @@ class Manifest:
         """
         body = {
             "format": FORMAT,
-            "version": VERSION if self.parts else 1,  # earlier versions read what has no parts
+            # earlier versions read what has no parts, or the states of processes here
+            "version": 3 if RANK_STATES in self.files else 2 if self.parts else 1,
             "about": self.about,
             "files": {name: {"size": file.size, "xxh3": file.xxh3} for name, file in sorted(self.files.items())},
             "items": self.items,
@@ -70,9 +73,40 @@ class Manifest:
         return f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n".encode()
 
     @property
+    def processes(self) -> int:
+        """The number of processes whose states there are."""
+        world = self.about.get("world")
+        if RANK_STATES not in self.files or type(world) is not int or world < 1:
+            return len(self.ranks)
+        return world
+
+    def state_of_rank(self, folder: Path, rank: int) -> Any:
+        """Return the state of a process, for which no other state is read from the file of many.
+
+        Args:
+            folder: The checkpoint.
+            rank: Rank of the process.
+
+        Raises:
+            CheckpointError: The file is damaged; or as ValueError or LookupError.
+        """
+        if RANK_STATES not in self.files:
+            return self.ranks[rank]
+        width = self.files[RANK_STATES].size // self.processes
+        with open_regular(folder / RANK_STATES) as file:
+            return parse_json(os.pread(file.fileno(), min(width, MOST_BYTES + 1), rank * width).decode())
+
+    @property
     def size(self) -> int:
         """The bytes of all files."""
         return sum(file.size for file in self.files.values())
+
+
+def rank_lines(states: list[Any]) -> bytes:
+    """Return the content of the file with the states of many processes."""
+    lines = [json.dumps(state, separators=(",", ":"), allow_nan=False).encode() for state in states]
+    width = max(map(len, lines), default=0)
+    return b"".join(line.ljust(width) + b"\n" for line in lines)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -13,7 +13,7 @@ from typing import final
 import torch
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.filesystem import FileDigest, Filesystem, explain, has_content
+from accel_checkpoint.filesystem import FileDigest, Filesystem, explain, file_sizes, has_content
 from accel_checkpoint.hidden_folder import hidden_path, lock_folder
 from accel_checkpoint.manifest import MANIFEST, Manifest, is_checkpoint, is_inside, read_manifest
 from accel_checkpoint.recovery import remove_replaced
@@ -187,11 +187,8 @@ class StagedCheckpoint:
 
     def _require_all(self) -> None:
         """Raise if a file that was written is gone: where locks are invisible, another job may have removed it."""
-        gone = [
-            name
-            for name, digest in self.files.items()
-            if not (self.path / name).is_file() or (self.path / name).stat().st_size != digest.size
-        ]
+        sizes = file_sizes(self.path) if self.path.is_dir() else {}
+        gone = [name for name, digest in self.files.items() if sizes.get(name) != digest.size]
         if gone:
             raise CheckpointError(
                 f"no checkpoint was written to {self.target}: {', '.join(gone[:5])} of {self.path} disappeared before"

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from accel_checkpoint.errors import CheckpointError
-from accel_checkpoint.filesystem import FileDigest
+from accel_checkpoint.filesystem import FileDigest, file_sizes
 from accel_checkpoint.manifest import Manifest, open_regular, read_manifest
 from accel_checkpoint.tensor_file import TensorFile, view_bytes
 
@@ -77,13 +77,10 @@ def is_whole(folder: Path) -> bool:
     """Return whether a folder is a committed checkpoint: its manifest is valid, and each file has the size in it."""
     try:
         manifest = read_manifest(folder)
-        for name, expected in manifest.files.items():
-            with open_regular(folder / name) as file:
-                if os.fstat(file.fileno()).st_size != expected.size:
-                    return False
+        sizes = file_sizes(folder)
     except (CheckpointError, OSError):
         return False
-    return True
+    return all(sizes.get(name) == expected.size for name, expected in manifest.files.items())
 
 
 def _read(

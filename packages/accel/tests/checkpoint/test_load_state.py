@@ -1,8 +1,9 @@
 """What load_state goes on from, and what it refuses, with everything left as it was."""
 
 import json
+import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,12 @@ from typing import Any
 import numpy
 import pytest
 import torch
+import torch.distributed as dist
 from accel import Accelerator
+from accel.checkpoint import save_job, verification
 from accel_checkpoint import CheckpointError, Manifest, encode, read_manifest
+from accel_checkpoint.manifest import RANK_STATES
+from accel_checkpoint.verify import VerifyResult, verify
 from accel_state import release
 from accel_testing import MakePool
 from registered_objects import Box
@@ -187,6 +192,40 @@ def test_generators_that_are_missing_or_damaged_are_refused_by_name(kind: str, w
     assert named in first
 
 
+def draws_before_and_after(folder: str, ranks_in_manifest: int) -> tuple[list[float], list[float], int]:
+    """Random numbers after a save, again after its load, and the bytes that the load has read of all ranks' states."""
+    read, pread = list[int](), os.pread
+
+    def noting(file: int, count: int, place: int) -> bytes:
+        read.append(len(found := pread(file, count, place)))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(save_job, "RANKS_IN_MANIFEST", ranks_in_manifest)
+        patch.setattr(os, "pread", noting)
+        accelerator = Accelerator(cpu=True)
+        accelerator.prepare(nn.Linear(2, 2))
+        torch.manual_seed(accelerator.process_index)
+        accelerator.save_state(folder)
+        first = torch.rand(3).tolist()
+        accelerator.load_state(folder)
+        return first, torch.rand(3).tolist(), max(read, default=0)
+
+
+def test_random_numbers_of_many_ranks_are_in_a_file_of_their_own(world: MakePool, tmp_path: Path) -> None:
+    """Each rank reads its line, and not the 74 MB of 4,096 ranks."""
+    ranks = world(2).run(draws_before_and_after, str(tmp_path / "apart"), 1)
+    assert [after for _, after, _ in ranks] == [before for before, _, _ in ranks]
+    assert ranks[0][0] != ranks[1][0]
+    manifest = read_manifest(tmp_path / "apart")
+    size = manifest.files[RANK_STATES].size
+    assert (manifest.ranks, manifest.processes) == ([], 2)
+    assert [read for _, _, read in ranks] == [size // 2] * 2
+    assert json.loads((tmp_path / "apart" / "manifest.json").read_bytes().splitlines()[0])["version"] == 3
+    world(2).run(draws_before_and_after, str(tmp_path / "together"), 2)
+    assert len(read_manifest(tmp_path / "together").ranks) == 2
+
+
 STATES: dict[str, Any] = {
     "none": None,
     "number": 5,
@@ -277,3 +316,48 @@ def test_resume_begins_anew_only_where_there_was_never_a_checkpoint(tmp_path: Pa
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="checkpoint_0"):
         accelerator.resume()
+
+
+def verified_files(folder: str, own_disks: bool) -> tuple[list[str], list[str]]:
+    """What each of two processes on two machines verifies, and the exchanges of files."""
+    rank, exchanged = dist.get_rank(), list[str]()
+    places = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": rank}
+    os.environ.update({name: str(number) for name, number in places.items()})
+    accelerator = Accelerator(cpu=True)
+    model, optimizer = accelerator.prepare(linear := nn.Linear(2, 2), AdamW(linear.parameters()))
+    accelerator.backward(model(torch.ones(1, 2)).sum())
+    optimizer.step()
+    accelerator.save_state(folder)
+    names = list[str]()
+
+    def noting(folder: Path, manifest: Manifest, files: Iterable[str], *, keep: Collection[str]) -> VerifyResult:
+        names.extend(files)
+        return verify(folder, manifest, files, keep=keep)
+
+    transport: Any = accelerator.run.transport
+    recorder = transport.recorder
+    begin = recorder.begin
+
+    def beginning(what: str, *data: Any, **patient: Any) -> Any:
+        exchanged.append(what)
+        return begin(what, *data, **patient)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verification, "verify", noting)
+        patch.setattr(recorder, "begin", beginning)
+        if own_disks:
+            patch.setattr(verification.SharedVerification, "disk", [rank, 0, 0])
+        accelerator.load_state(folder)
+    return names, [what for what in exchanged if what.startswith("load_state: files")]
+
+
+def test_each_file_is_verified_once_for_each_disk(world: MakePool, tmp_path: Path) -> None:
+    """Not once for each machine, if machines share the disk."""
+    shared = world(2).run(verified_files, str(tmp_path / "shared"), False)
+    every = sorted(read_manifest(tmp_path / "shared").files)
+    assert len(every) > 1
+    assert sorted([*shared[0][0], *shared[1][0]]) == every
+    assert [exchanges for _, exchanges in shared] == [["load_state: files"]] * 2
+    for names, exchanges in world(2).run(verified_files, str(tmp_path / "own"), True):
+        assert sorted(names) == every
+        assert exchanges == ["load_state: files", "load_state: files of each machine"]

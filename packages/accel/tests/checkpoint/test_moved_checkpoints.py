@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator
-from accel.checkpoint import load
+from accel.checkpoint import load, verification
 from accel.checkpoint.find import CheckpointFinder
 from accel.checkpoint.load import StateLoader
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint
@@ -119,9 +119,9 @@ def rank_that_misses(folder: Path) -> tuple[str, set[float], list[str]]:
             rotate(folder)
 
         if accelerator.process_index == 1:
-            once(miss, patched, load, "verify", after=False)  # type: ignore[arg-type] # a module
+            once(miss, patched, verification, "verify", after=False)  # type: ignore[arg-type] # a module
         else:
-            once(accelerator.wait_for_everyone, patched, load, "verify", after=True)  # type: ignore[arg-type]
+            once(accelerator.wait_for_everyone, patched, verification, "verify", after=True)  # type: ignore[arg-type]
         found = accelerator.resume()
     return str(found), numbers_of(model), [line for line in words if "looking" in line or "damaged" in line]
 

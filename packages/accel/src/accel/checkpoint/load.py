@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-from accel_checkpoint import CheckpointError, Manifest, decode, read_manifest, verify
+from accel_checkpoint import CheckpointError, Manifest, decode, read_manifest
 from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.retention import list_checkpoints
 from accel_state import ProcessControl
@@ -24,6 +24,7 @@ from accel.checkpoint.parts import has_parts
 from accel.checkpoint.reading_lock import ReadingLock
 from accel.checkpoint.registry import REST, CheckpointRegistry, StatefulItem
 from accel.checkpoint.saved_generators import SavedGenerators
+from accel.checkpoint.verification import SharedVerification
 from accel.configuration import ProjectConfiguration
 from accel.tracking.session import TrackingSession
 
@@ -159,50 +160,42 @@ class StateLoader:
 
     def _verified(self, lock: ReadingLock) -> tuple[list[str], LoadedCheckpoint | None]:
         """Return what is wrong with the files of a checkpoint, and its content if nothing is."""
-        folder = lock.folder
-        problems: list[str] = []
-        manifest = None
-        digest = ""
-        read: dict[str, Any] = {}
-        try:
+        folder, found = lock.folder, list[tuple[Manifest, SharedVerification]]()
+        vote: dict[str, Any] = {"problems": [], "digest": "", "disk": None}
+
+        def begin() -> None:
             if not folder.is_dir():
                 raise CheckpointError(f"{folder} is not a folder{self._finder.others(folder)}")
             inside = [*list_checkpoints(folder), *list_checkpoints(folder / "checkpoints")]
             if inside and not (folder / MANIFEST).exists():
                 raise CheckpointError(f"{folder} is not a checkpoint, but has some in it: give one, {inside[-1][1]}")
             manifest = read_manifest(folder)
-            names, keep = self._share(manifest)
-            result = verify(folder, manifest, names, keep=keep)
-            problems, read = result.problems, result.tensors
-            digest = hashlib.sha256(manifest.as_bytes()).hexdigest()
-        except (CheckpointError, OSError) as error:
-            problems = [str(error)]
-        except Exception as error:  # noqa: BLE001 - no memory, say: all processes are to hear of it, and none to wait
-            problems = [f"{folder}: {type(error).__name__}: {error}"]
-        told = self._consensus.exchange("load_state: files", {"problems": problems, "digest": digest})
+            files = self._verification(folder, manifest)
+            vote["digest"] = hashlib.sha256(manifest.as_bytes()).hexdigest()
+            vote["disk"], vote["problems"] = files.disk, files.verify()
+            found.append((manifest, files))
+
+        failed = problems_of(begin)
+        told = self._consensus.exchange("load_state: files", vote | ({"problems": failed} if failed else {}))
         lines = by_rank([vote["problems"] for vote in told])
         if not lines and len({vote["digest"] for vote in told}) > 1:
             lines = [
                 f"  processes find different checkpoints at {folder}: their machines share no disk, and one lost some"
             ]
-        return lines, None if lines or manifest is None else LoadedCheckpoint(lock, manifest, read)
+        if not lines and any(vote["disk"] != told[0]["disk"] for vote in told):
+            problems = list[str]()
+            failed = problems_of(lambda: problems.extend(found[0][1].verify_rest()))
+            lines = by_rank(self._consensus.exchange("load_state: files of each machine", failed or problems))
+        if lines:
+            return lines, None
+        manifest, files = found[0]
+        return [], LoadedCheckpoint(lock, manifest, files.tensors)
 
-    def _share(self, manifest: Manifest) -> tuple[list[str], set[str]]:
-        """Return the files that this rank verifies for its machine, and those whose tensors it will need."""
-        here, size = self._processes.run.topology, self._processes.num_processes
-        ranks = range(here.rank - here.local_rank, here.rank - here.local_rank + here.local_world_size)
+    def _verification(self, folder: Path, manifest: Manifest) -> SharedVerification:
         shards = any(has_parts(model.state_dict()) for model in self._registry.models().values())
-        reader = {
-            part: rank
-            for parts in manifest.parts.values()
-            for rank, part in enumerate(parts)
-            if shards and len(parts) == size and rank in ranks
-        }
-        others = sorted(manifest.files.keys() - reader.keys(), key=lambda name: (-manifest.files[name].size, name))
-        own = {part for part, rank in reader.items() if rank == here.rank}
         states = {item["file"] for item in manifest.items.values() if isinstance(item.get("file"), str)}
         keep = states & {REST} if shards else states
-        return [*own, *others[here.local_rank :: here.local_world_size]], keep
+        return SharedVerification(folder, manifest, self._processes.run.topology, keep=keep, own_parts=shards)
 
     def _apply(self, checkpoint: LoadedCheckpoint, *, resuming: bool) -> None:
         """Compare a checkpoint with what is there, and put it there, on every process."""
@@ -213,7 +206,7 @@ class StateLoader:
         problems = item_problems(checkpoint, wanted, own)
         rank = self._processes.process_index
         try:
-            random = SavedGenerators(checkpoint.manifest, self._processes.run)
+            random = SavedGenerators(folder, checkpoint.manifest, self._processes.run)
             problems += [f"rank {rank}: {line}" for line in random.problems]
         except (CheckpointError, LookupError, TypeError, ValueError) as error:
             problems.append(f"the generators of rank {rank} are missing or damaged: {type(error).__name__}: {error}")
@@ -229,10 +222,10 @@ class StateLoader:
 
     def _apply_order(self, checkpoint: LoadedCheckpoint) -> None:
         """Restore random numbers, and let loaders that resume before a window draw their order anew."""
-        SavedGenerators(checkpoint.manifest, self._processes.run).restore(self._consensus)
+        SavedGenerators(checkpoint.folder, checkpoint.manifest, self._processes.run).restore(self._consensus)
         try:
-            first = decode(checkpoint.manifest.ranks[0])["generators"]["torch"]
-        except (CheckpointError, LookupError, TypeError):
+            first = decode(checkpoint.manifest.state_of_rank(checkpoint.folder, 0))["generators"]["torch"]
+        except (CheckpointError, LookupError, TypeError, ValueError):
             return
         for item in self._registry.items():
             state = checkpoint.state(item) if item.kind == "DataLoader" else {}

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any, final
 
 from accel_checkpoint import CheckpointError, FileDigest, Manifest, StagedCheckpoint, collect, serialize
+from accel_checkpoint.filesystem import file_sizes
 from accel_checkpoint.hidden_folder import hidden_path
+from accel_checkpoint.manifest import RANK_STATES, rank_lines
 from accel_checkpoint.retention import checkpoint_path, next_number
 
 from accel.checkpoint.contents import CheckpointContents
 from accel.configuration import ProjectConfiguration
 
+#: the most processes whose random numbers, 18 KB each, are in the manifest, which every process reads
+RANKS_IN_MANIFEST = 64
 AUTOMATIC = "none, to be named automatically"
 #: how long a file of another machine may stay invisible on a disk that both share (NFS keeps names for 60 s)
 VISIBLE_AFTER_S = 90.0
@@ -143,25 +147,32 @@ class SaveJob:
             CheckpointError: It is not visible in time.
         """
         stage, until = self.begin(), time.monotonic() + limit_s
-        for rank, part in enumerate(parts):
-            for name, (size, xxh3) in part.items():
-                path = stage.path / name
-                while not (path.is_file() and path.stat().st_size == size):
-                    if time.monotonic() > until:
-                        raise CheckpointError(
-                            f"rank {rank} has written {path.name}, and rank 0 does not find it: save a sharded model"
-                            f" to a disk that all machines share; {self.target} is on none"
-                        )
-                    time.sleep(0.1)
-                stage.files[name] = FileDigest(size, xxh3)
+        written = {name: (rank, *digest) for rank, part in enumerate(parts) for name, digest in part.items()}
+        while True:
+            sizes = file_sizes(stage.path)
+            missing = [(rank, name) for name, (rank, size, _) in written.items() if sizes.get(name) != size]
+            if not missing:
+                break
+            if time.monotonic() > until:
+                rank, name = missing[0]
+                raise CheckpointError(
+                    f"rank {rank} has written {name}, and rank 0 does not find it: save a sharded model to a disk that"
+                    f" all machines share; {self.target} is on none"
+                )
+            time.sleep(0.1)
+        stage.files |= {name: FileDigest(size, xxh3) for name, (_, size, xxh3) in written.items()}
 
     def seal(self) -> None:
         """Write the small texts and, last, the manifest, when all tensors are in the hidden folder."""
         stage, contents = self.begin(), self.contents
         for name, text in contents.texts.items():
             stage.write(name, [text.encode()])
+        ranks = self.rng_states
+        if len(ranks) > RANKS_IN_MANIFEST:
+            stage.write(RANK_STATES, [rank_lines(ranks)])
+            ranks = []
         stage.adopt()
-        stage.seal(Manifest(self.about, stage.files, contents.items, self.rng_states, contents.parts))
+        stage.seal(Manifest(self.about, stage.files, contents.items, ranks, contents.parts))
 
     def end(self, *, named: bool) -> None:
         """Close the hidden folder that another rank has `named`, or remove it."""

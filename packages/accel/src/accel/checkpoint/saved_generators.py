@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, final
 
 from accel_checkpoint import Manifest, decode
@@ -18,12 +19,17 @@ class SavedGenerators:
 
     Ranks that divide layers get equal ones, whatever layout was saved: they have to drop out alike.
 
+    Args:
+        folder: The checkpoint.
+        manifest: Its manifest.
+        run: The run of this process.
+
     Raises:
         CheckpointError: They are damaged; or as LookupError, TypeError or ValueError.
     """
 
-    def __init__(self, manifest: Manifest, run: Run) -> None:
-        self._run, self._saved_by = run, len(manifest.ranks)
+    def __init__(self, folder: Path, manifest: Manifest, run: Run) -> None:
+        self._run, self._saved_by = run, manifest.processes
         mesh = manifest.about.get("mesh", {})
         copies = mesh.get(str(Axis.TENSOR), 1) if isinstance(mesh, dict) else 1
         if type(copies) is not int or copies < 1 or self._saved_by % copies:
@@ -33,7 +39,7 @@ class SavedGenerators:
         self._saved, self._here = self._saved_by // copies, run.mesh.data_size
         self._place = run.mesh.data_rank(run.topology.rank)
         own = self._place * copies if self._saved == self._here else 0
-        self._states: dict[str, Any] = decode(manifest.ranks[own])["generators"]
+        self._states: dict[str, Any] = decode(manifest.state_of_rank(folder, own))["generators"]
 
     @property
     def problems(self) -> list[str]:
