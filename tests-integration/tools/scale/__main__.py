@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for module in found:
         for curve in import_module(f"scale.curves.{module}").measure(quick=asked.quick):
             print(curve.table())
-            print(f"drawn as {draw(curve, asked.out)}", file=sys.stderr, flush=True)
+            if curve.drawn:
+                print(f"drawn as {draw(curve, asked.out)}", file=sys.stderr, flush=True)
     return 0
 
 

@@ -20,6 +20,8 @@ class Curve:
     x: str
     y: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
+    #: False for what is a table only
+    drawn: bool = True
 
     def __post_init__(self) -> None:
         if not fullmatch(r"[a-z0-9-]+", self.name):
