@@ -123,7 +123,7 @@ def test_an_index_that_describes_nothing_is_refused(tmp_path: Path, change: dict
     content = json.dumps({"model": entry}).encode()
     (tmp_path / PIECE_INDEX).write_bytes(content)
     manifest = Manifest(files={PIECE_INDEX: FileDigest.of([content])}, parts={"model": ["0", "1"]})
-    with pytest.raises(CheckpointError, match="is no index"):
+    with pytest.raises(CheckpointError, match="is not an index"):
         read_indexes(tmp_path, manifest)
 
 

@@ -72,7 +72,7 @@ class PieceIndex:
         ]
         for layout in layouts:
             if not _is_valid(layout, axes):
-                raise ValueError(f"{layout} is no layout over {axes}")
+                raise ValueError(f"its {layout} does not fit the axes {axes}")
         numbers = entry["tensors"]
         if any(type(number) is not int or number < 0 for number in numbers.values()):
             raise ValueError("it has a tensor without a layout")
@@ -162,4 +162,4 @@ def read_indexes(folder: Path, manifest: Manifest) -> dict[str, PieceIndex]:
         entries = parse_json(content.decode())
         return {file: PieceIndex.read(entry, len(manifest.parts[file])) for file, entry in entries.items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no index: {type(error).__name__}: {error}") from error
+        raise CheckpointError(f"{path} is not an index: {type(error).__name__}: {error}") from error
