@@ -62,9 +62,9 @@ OPTIONAL = {
 # accel-compat has the door open for processes that a program starts, and takes no time for imports.
 READS_ENVIRONMENT = {"accel-compat", "accel-launch", "accel-testing"}
 THE_CELL = {"acquire", "current", "release"}
-# accel-big ends the run that a user's module starts when it is imported, accel-verify those of checks; functions of
-# Accelerate act on the run of the process.
-READS_THE_CELL = {"accel", "accel-big", "accel-names", "accel-state", "accel-verify"}
+# accel-big ends the run that a user's module starts when it is imported; functions of Accelerate act on the run of the
+# process.
+READS_THE_CELL = {"accel", "accel-big", "accel-names", "accel-state"}
 SEAMS = {
     "Environment",
     "Device",

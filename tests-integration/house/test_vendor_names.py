@@ -37,7 +37,6 @@ REASONS = {
     "accel_comm/transports/device_work.py": "asks the driver, without waiting for the device",
     "accel_submit/kubernetes.py": "the resource that a pod asks for",
     "accel_testing/seeds.py": "generators that tests seed",
-    "accel_verify/conformance/command.py": "an example",
 }
 
 

@@ -1,7 +1,7 @@
 """A device of one's own: a CPU that gives unused memory back to the system, which accel's own does not.
 
 python -m pip install ./docs/examples/own_device
-accel conformance --device cpu -n 2
+PYTHONPATH=tests-integration/tools python -m conformance --device cpu -n 2
 """
 
 import ctypes

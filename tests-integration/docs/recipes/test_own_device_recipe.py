@@ -32,7 +32,7 @@ def test_an_accelerator_runs_on_it(environ: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_it_passes_the_checks_for_makers(environ: dict[str, str], processes: int, forking_python: str) -> None:
-    command = [forking_python, "-m", "accel", "conformance", "--device", "cpu", "-n", str(processes), "--json"]
+    command = [forking_python, "-m", "conformance", "--device", "cpu", "-n", str(processes), "--json"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=stretched(500), check=False)
     assert done.returncode == 0, done.stderr
     assert "failed" not in {row["outcome"] for row in json.loads(done.stdout)["checks"]}

@@ -18,7 +18,6 @@ COMMANDS = {
     "test": "check that processes on this machine find each other",
     "verify": "run a script as configured and as plain PyTorch, and name the first thing that differs",
     "checkpoint": "list, verify and compare checkpoints",
-    "conformance": "check a kind of hardware, for its makers",
     "estimate-memory": "say how much memory a model takes, to load and to train",
     "runs": "list, show, compare and draw the records of runs",
     "migrate": "rewrite programs, scripts and config files for Accelerate",
@@ -31,7 +30,6 @@ COMMANDS = {
 #: those of them that other packages of this project bring, and the extra of package accel that installs each
 EXTRAS = {
     "verify": "verify",
-    "conformance": "verify",
     "estimate-memory": "big",
     "runs": "track",
     "migrate": "compat",

@@ -13,9 +13,10 @@ from accel_state import detect, release
 from accel_state.environ import process_environ
 from accel_state.errors import CannotRun
 
-from accel_verify.conformance.check import NotOffered, require
-from accel_verify.conformance.checks import CHECKS
-from accel_verify.conformance.command import CHOSEN
+from conformance.check import NotOffered, require
+from conformance.checks import CHECKS
+
+CHOSEN = "accel takes the device"
 
 
 def main(folder: Path, kind: str) -> int:

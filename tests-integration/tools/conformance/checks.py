@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, TensorDataset
 
-from accel_verify.conformance.check import (
+from conformance.check import (
     BATCH,
     HALF_TOLERANCE,
     TOLERANCE,

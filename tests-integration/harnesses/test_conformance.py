@@ -4,18 +4,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accel import Accelerator
+from accel_state import release
 from accel_state.devices.cpu import Cpu
 from accel_testing import stretched
-from accel_verify.conformance import checks
-from accel_verify.conformance.check import NotOffered
-from suite import recording_backend
+from conformance import checks
+from conformance.check import NotOffered
+from silent_environ import silent
 from suite.recording_backend import missing
 from torch import nn
 
@@ -70,43 +71,47 @@ recording = stub_hardware:Stub
 NAMES = {check.__name__.replace("_", " ") for mine in checks.CHECKS.values() for check in mine}
 
 
-def conformance(python: str, *words: str) -> tuple[int, dict[str, Any]]:
-    command = [python, "-m", "accel", "conformance", *words, "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=stretched(240))
+@pytest.fixture(autouse=True)
+def _released() -> Iterator[None]:
+    """The next test makes its own run, whatever this one made."""
+    yield
+    release()
+
+
+def conformance(python: str, folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
+    environ = silent(folder)
+    environ.update(PYTHONPATH=f"{folder}{os.pathsep}{environ['PYTHONPATH']}", TMPDIR=str(folder))
+    command = [python, "-m", "conformance", *words, "--json"]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=stretched(240))
     return ended.returncode, json.loads(ended.stdout)
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
-def test_a_device_that_another_distribution_brings_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_another_distribution_brings_passes(tmp_path: Path) -> None:
     """T37: entry points alone; the stub is on the path of the command and of what it starts."""
     (tmp_path / "stub_hardware.py").write_text(STUB)
     information = tmp_path / "stub_hardware-1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: stub-hardware\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text(ENTRY_POINTS)
-    support = Path(recording_backend.__file__).parents[1]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(support)]))
-    code, told = conformance(sys.executable, "--device", "recording")
+    code, told = conformance(sys.executable, tmp_path, "--device", "recording")
     assert [row for row in told["checks"] if row["outcome"] == "failed"] == []
     assert code == 0
     passed = {row["check"] for row in told["checks"] if row["outcome"] == "passed"}
     assert NAMES - passed == {"sharded training has the numbers of the cpu"}
 
 
-def test_two_processes_on_the_cpu_pass_all_checks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forking_python: str
-) -> None:
+def test_two_processes_on_the_cpu_pass_all_checks(tmp_path: Path, forking_python: str) -> None:
     """And leave no file behind."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    code, told = conformance(forking_python, "--device", "cpu", "-n", "2")
+    code, told = conformance(forking_python, tmp_path, "--device", "cpu", "-n", "2")
     assert {row["outcome"] for row in told["checks"]} == {"passed"}, told
     assert code == 0
     assert {row["check"] for row in told["checks"]} > NAMES
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_device_that_is_not_there_fails(forking_python: str) -> None:
-    code, told = conformance(forking_python, "--device", "npu")
+def test_a_device_that_is_not_there_fails(tmp_path: Path, forking_python: str) -> None:
+    code, told = conformance(forking_python, tmp_path, "--device", "npu")
     assert code == 1
     assert [row["outcome"] for row in told["checks"]] == ["failed"]
     assert "accel found the device" in told["checks"][0]["words"]
