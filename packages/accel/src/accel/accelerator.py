@@ -19,7 +19,7 @@ from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig, St
 from accel_parallel.choice import AUTO, DEEPSPEED, SHARDED
 from accel_state import AcceleratorState, AccumulationState, DistributedType, Run
 from accel_state.callable_bool import CallableBool
-from accel_state.environ import process_environ
+from accel_state.environ import AS_ACCELERATE, flag, process_environ
 from accel_state.mesh import Axis
 from accel_track import GeneralTracker
 from torch import nn
@@ -186,15 +186,15 @@ class Accelerator:
         run.plugins.update({name: settings.options.get(strategy) for name, strategy in named.items()})
         self.components, self.project_configuration = components, project
         self.processes = Processes(run, settings.parallelism is not None)
-        main = bool(self.processes.is_main_process)
-        self.tracking = TrackingSession(log_with, project, device=run.placed_on, main=main)
+        main, as_accelerate = bool(self.processes.is_main_process), flag(process_environ(), AS_ACCELERATE)
+        self.tracking = TrackingSession(log_with, project, device=run.placed_on, main=main, skips_absent=as_accelerate)
         on_ready = self.tracking.prepared if self.observer is None else partial(self.observer.prepared, self)
         self.preparation = Preparer(components, settings, on_ready)
         self.training = TrainingStep(self.preparation, self.observer)
         self.clipping = GradientClipping(self.preparation)
         self.collectives = CollectiveOps(run, components.accumulation)
         registry = CheckpointRegistry(self.preparation, self.training)
-        self.checkpoints = Checkpointer(self.processes, registry, project, self.tracking)
+        self.checkpoints = Checkpointer(self.processes, registry, project, self.tracking, serves_branches=as_accelerate)
 
     def __getstate__(self) -> AcceleratorPickle:
         # Processes, devices and threads belong to the run of the process that reads this.

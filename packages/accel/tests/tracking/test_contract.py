@@ -100,6 +100,20 @@ def test_without_a_folder_the_record_is_in_runs(tmp_path: Path) -> None:
     assert (folder / "images" / image["images"]["image"][0]).exists()
 
 
+def test_a_client_that_is_absent_is_an_error_or_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is left out, with a warning, in programs for Accelerate, which goes on without it."""
+    monkeypatch.setattr("accel_track.client_tracker.find_spec", lambda name: None)
+    words = "log_with='tensorboard' needs a package that is not installed: pip install tensorboard"
+    with pytest.raises(ImportError, match=f"{words}$"):
+        Accelerator(cpu=True, log_with=["tensorboard", "local"], project_dir=tmp_path)
+    monkeypatch.setenv("ACCEL_AS_ACCELERATE", "1")
+    accelerator = Accelerator(cpu=True, log_with=["tensorboard", "local"], project_dir=tmp_path)
+    assert accelerator.log_with == ["local"]
+    assert f"{words}; nothing is recorded by it" in caplog.text
+
+
 def test_all_that_stands_against_trackers_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"log_with='tensorbord': expected all, .*local") as caught:
         Accelerator(cpu=True, log_with=["tensorbord", Remembers, Remembers(), Remembers()])  # type: ignore[list-item]

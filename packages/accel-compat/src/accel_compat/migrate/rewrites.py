@@ -27,7 +27,8 @@ ARGUMENTS = {
 DIFFERENT = {
     "accumulate|gradient_accumulation_steps|GradientAccumulationPlugin": "a window that the end of an epoch cuts short"
     " is divided by its real number of batches (docs/guides/accumulation.md)",
-    "save_state": "a checkpoint is there whole or not at all, and its weights are safetensors (docs/guides/saving.md)",
+    "save_state": "every rank has to call it, also where a script has `if accelerator.is_main_process`; a checkpoint is"
+    " there whole or not at all, and its weights are safetensors (docs/guides/saving.md)",
     "OneCycleLR|LambdaLR|get_scheduler|get_linear_schedule_with_warmup|get_cosine_schedule_with_warmup": "a schedule"
     " rests at its end, and counts steps of the optimizer that happened (docs/guides/schedules.md)",
     "prepare": "data that differs between processes is refused, where Accelerate trains on it"

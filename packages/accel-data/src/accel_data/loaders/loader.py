@@ -188,12 +188,17 @@ class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
         epoch. While gradients accumulate, only what the newest optimizer step has seen counts.
 
         Collective:
-            If ranks read shards of a stream, or rank 0 reads for all, every rank must call.
+            If `state_is_spread`, every rank must call.
         """
         if self._dispatch is None:
             return self._taken_state()
         state: dict[str, Any] = self._dispatch.on_zero(self._taken_state, "say where it stands", lambda state: state)
         return state
+
+    @property
+    def state_is_spread(self) -> bool:
+        """True if ranks read shards of a stream, or rank 0 reads for all."""
+        return self._dispatch is not None or self._source.rank_alone
 
     def _taken_state(self) -> dict[str, Any]:
         epochs, fresh = self._epochs, self.fresh()

@@ -9,18 +9,23 @@ from typing import Any, NoReturn, final
 
 import torch
 from accel_checkpoint import Manifest, save_object
-from accel_state import ProcessControl
+from accel_comm.errors import CollectiveMismatch
+from accel_comm.transports.single import Single
+from accel_state import ProcessControl, Run
 from accel_state.exit_codes import STOPPED
+from accel_state.topology import Topology
 from torch import nn
 
 from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.load import StateLoader
+from accel.checkpoint.main_branch import find_main_branch
 from accel.checkpoint.preemption import StopSignals
 from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.save import StateSaver
 from accel.checkpoint.save_job import next_of
 from accel.checkpoint.whole_weights import full_state_dict, save_full_weights
 from accel.configuration import ProjectConfiguration
+from accel.processes import Processes
 from accel.tracking.session import TrackingSession
 
 logger = logging.getLogger("accel")
@@ -35,6 +40,7 @@ class Checkpointer:
         registry: What a checkpoint holds.
         project: The folders and the names of checkpoints.
         tracking: The trackers, whose runs a checkpoint resumes.
+        serves_branches: Whether the main process may save without the others, as programs for Accelerate do.
     """
 
     def __init__(
@@ -43,6 +49,8 @@ class Checkpointer:
         registry: CheckpointRegistry,
         project: ProjectConfiguration,
         tracking: TrackingSession,
+        *,
+        serves_branches: bool = False,
     ) -> None:
         self.registry = registry
         self.project = project
@@ -52,6 +60,7 @@ class Checkpointer:
         #: a checkpoint that the trackers have not heard of
         self._unnoted: Path | None = None
         self._saver = StateSaver(processes, self._consensus, registry, project, tracking.states)
+        self._serves_branches = serves_branches
         self._loader = StateLoader(processes, self._consensus, registry, project, tracking)
         self.signals = StopSignals(self._consensus)
         self.signals.install(project.stop_signals)
@@ -88,11 +97,47 @@ class Checkpointer:
             warnings.warn(
                 "save_state(safe_serialization=False): checkpoints are safetensors all the same", stacklevel=3
             )
+        saver = self._saver
+        branch = find_main_branch() if self._processes.num_processes > 1 else None
+        if branch is not None:
+            why = self._why_not_alone(asynchronous=asynchronous)
+            if not why:
+                if not self._processes.is_main_process:
+                    return Path(output_dir or self.project.checkpoints)
+                saver = self._lone_saver(branch.site)
+            elif branch.alone and self._processes.is_main_process:
+                raise CollectiveMismatch(
+                    f"save_state is under {branch.site}, which only the main process enters, and {why}; call save_state"
+                    " on all ranks: it writes once"
+                )
         self.wait()
-        self._unnoted = folder = self._saver.save(output_dir, asynchronous=asynchronous, max_shard_size=max_shard_size)
+        self._unnoted = folder = saver.save(output_dir, asynchronous=asynchronous, max_shard_size=max_shard_size)
         if not asynchronous:
             self.wait()
         return folder
+
+    def _why_not_alone(self, *, asynchronous: bool) -> str:
+        """Return why the main process cannot save without the others, in words, or nothing."""
+        if not self._serves_branches:
+            return "every rank has to take part"
+        if asynchronous or self._saver.in_background or self.project.save_on_each_node:
+            return "ranks agree on a checkpoint that is written in the background or on each machine"
+        divided = self.registry.divided()
+        return f"has only a part of {', '.join(divided)}" if divided else ""
+
+    def _lone_saver(self, site: str) -> StateSaver:
+        """Return a saver of this process alone, and warn of what its checkpoints lack."""
+        lacks = "the random numbers of other ranks"
+        spread = [item.name for item in self.registry.items() if item.collective]
+        self._consensus.warn_once(
+            f"save_state is under {site}, so that the main process saves without the others: checkpoints lack"
+            f" {', '.join([lacks, *spread])}; call save_state on all ranks: it writes once"
+        )
+        run = self._processes.run
+        alone = Processes(Run(Topology(), run.device, run.placed_on, Single(), run.precision))
+        saver = StateSaver(alone, RankConsensus(alone), self.registry, self.project, self._tracking.states, lacks)
+        saver.newest = self._saver.newest
+        return saver
 
     def wait(self) -> None:
         """Wait until the checkpoint that is being written in the background is on the disk.

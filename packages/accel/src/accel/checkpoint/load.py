@@ -200,7 +200,7 @@ class StateLoader:
     def _apply(self, checkpoint: LoadedCheckpoint, *, resuming: bool) -> None:
         """Compare a checkpoint with what is there, and put it there, on every process."""
         folder, saved = checkpoint.folder, checkpoint.manifest.items
-        models, wanted = self._registry.models(), self._registry.items()
+        models, wanted = self._registry.models(), checkpoint.without_absent(self._registry.items())
         # those that are not in it are the hooks' to load
         own = {name: model for name, model in models.items() if name in saved or not self._registry.load_hooks}
         problems = item_problems(checkpoint, wanted, own)
@@ -227,7 +227,7 @@ class StateLoader:
             first = decode(checkpoint.manifest.state_of_rank(checkpoint.folder, 0))["generators"]["torch"]
         except (CheckpointError, LookupError, TypeError, ValueError):
             return
-        for item in self._registry.items():
+        for item in checkpoint.without_absent(self._registry.items()):
             state = checkpoint.state(item) if item.kind == "DataLoader" else {}
             then = state.get("now", {}).get("default") if state.get("begun") else None
             if isinstance(then, torch.Tensor) and not torch.equal(then, first):
@@ -245,6 +245,12 @@ class StateLoader:
         self._consensus.require("load_state: weights", about, put_weights(checkpoint, sure))
         for optimizer in self._registry.preparer.optimizers:
             optimizer.discard_gradients()
+        absent = [item.name for item in self._registry.items() if item.name in checkpoint.absent]
+        if absent:
+            self._consensus.warn_once(
+                f"the main process saved without the others, and the checkpoint lacks {', '.join(absent)}: its epoch"
+                " begins anew"
+            )
         threads = checkpoint.manifest.about.get("threads")
         if threads != torch.get_num_threads():
             self._consensus.warn_once(

@@ -32,8 +32,15 @@ class LoadedCheckpoint:
         self.folder, self.manifest, self.was_moved = lock.folder, manifest, lock.was_moved
         self._open: dict[str, StoredTensors] = {}
         self._indexes: dict[str, PieceIndex] | None = None
+        absent = manifest.about.get("absent")
+        #: what the main process could not write, in a save that no other process took part in
+        self.absent = [str(name) for name in absent] if isinstance(absent, list) else []
         #: the tensors of files in memory of their own
         self._read = dict(read)
+
+    def without_absent(self, items: Sequence[StatefulItem]) -> list[StatefulItem]:
+        """Return the objects whose state the main process could write."""
+        return [item for item in items if item.name not in self.absent]
 
     def state(self, item: StatefulItem) -> Any:
         """Return the state of an object, with tensors divided as the tensors of the object are."""

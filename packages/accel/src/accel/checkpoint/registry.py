@@ -18,6 +18,7 @@ from accel_checkpoint.pieces import is_distributed
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from accel.checkpoint.parts import has_parts
 from accel.preparation import Preparer
 from accel.step.training_step import TrainingStep
 
@@ -112,9 +113,10 @@ class CheckpointRegistry:
     def items(self) -> list[StatefulItem]:
         """Return everything else, in the order of loading: what may refuse comes first."""
         preparer, names = self.preparer, names_of(self.models())
+        loaders: list[Any] = preparer.loaders
         listed = [
-            _of(_key("loader", place), loader, _loader_problems, kind="DataLoader", collective=True)
-            for place, loader in enumerate(preparer.loaders)
+            _of(_key("loader", place), loader, _loader_problems, kind="DataLoader", collective=loader.state_is_spread)
+            for place, loader in enumerate(loaders)
         ]
         listed += [
             _of(f"object:{name}", owner, lambda owner, state: [], users_own=True)
@@ -133,6 +135,11 @@ class CheckpointRegistry:
             listed.append(_of("scaler", preparer.components.scaler, _no_mapping))
         # the words under which checkpoints have it
         return [*listed, _of("clock", self.training, TrainingStep.problems, kind="StepClock")]
+
+    def divided(self) -> list[str]:
+        """Return the models and optimizers that no process has whole."""
+        models = [name for name, model in self.models().items() if has_parts(model.state_dict())]
+        return models + [item.name for item in self.items() if item.collective and item.kind != "DataLoader"]
 
     def losses(self) -> list[str]:
         """Return what a checkpoint that is taken now will lack, in words."""

@@ -45,6 +45,7 @@ class StateSaver:
         registry: What is saved.
         project: The folders and the names of checkpoints.
         tracker_states: A function that returns what to keep of the trackers.
+        lacks: The random numbers that a checkpoint lacks, in words, if these processes are not all of the job.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class StateSaver:
         registry: CheckpointRegistry,
         project: ProjectConfiguration,
         tracker_states: Callable[[], dict[str, Any]],
+        lacks: str = "",
     ) -> None:
         self._processes = processes
+        self._lacks = lacks
         self._tracker_states = tracker_states
         self._consensus = consensus
         self._registry = registry
@@ -64,7 +67,7 @@ class StateSaver:
         #: the checkpoint that this process wrote or read last, and the digests of its files
         self.newest: Before = None
         #: whether a checkpoint is, or was, written in the background, by whomever; and whether by all ranks
-        self._in_background = self._by_all = False
+        self.in_background = self._by_all = False
 
     def save(self, output_dir: str | Path | None, *, asynchronous: bool, max_shard_size: int | str) -> Path:
         """Write a checkpoint, and return its folder.
@@ -106,6 +109,8 @@ class StateSaver:
             self._processes.run.mesh, self._processes.num_processes, self._registry.preparer.optimizers
         )
         about["trackers"] = self._tracker_states()
+        if self._lacks:
+            about["absent"] = [self._lacks, *(item.name for item in self._registry.items() if item.collective)]
         stage = job.stage if job is not None else None
         job = SaveJob(target, told[self._writer]["tag"], self._writes, contents, about, rng_states, stage)
         self._by_all = by_all
@@ -128,8 +133,8 @@ class StateSaver:
         Collective:
             Every process must call.
         """
-        if self._in_background:
-            self._in_background = False
+        if self.in_background:
+            self.in_background = False
             self._finish("save_state: in background", self._async_writer.wait)
 
     @property
@@ -194,7 +199,7 @@ class StateSaver:
             add = partial(contents.add_model, name, models[name], state, shard)
             contents.problems += problems_of(add, f"{name}: ")
         for item in self._registry.items():
-            if self._writes or by_all or item.collective:
+            if (self._writes or by_all or item.collective) and not (item.collective and self._lacks):
                 contents.add(item)
         if by_all and self._project.save_on_each_node:
             contents.problems.append(
@@ -268,9 +273,9 @@ class StateSaver:
             job.abandon()
         try:
             self._consensus.require("save_state: copied", FAILED, problems)
-            self._in_background = True
+            self.in_background = True
         finally:
-            copied_by_all.set_result(self._in_background)
+            copied_by_all.set_result(self.in_background)
 
     def _finish(self, what: str, work: Callable[[], object]) -> None:
         """Let those that write do their work, while every other process waits."""

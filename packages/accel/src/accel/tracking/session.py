@@ -57,6 +57,7 @@ class TrackingSession:
         project: The folder of the logs.
         device: The device that the process computes on.
         main: Whether this is the main process, the only one that most trackers run on.
+        skips_absent: Only warn of trackers whose clients are not installed, as programs for Accelerate expect.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class TrackingSession:
         *,
         device: torch.device,
         main: bool,
+        skips_absent: bool = False,
     ) -> None:
-        self.chosen = choose(log_with, project.logging_dir)
+        warn = logger.warning if main else logger.debug
+        self.chosen = choose(log_with, project.logging_dir, warn if skips_absent else None)
         self._device, self._main = device, main
         self.trackers: list[GeneralTracker] = []
         self._project = project
