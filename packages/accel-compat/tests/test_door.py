@@ -74,14 +74,15 @@ print(callable(accel.utils.set_seed))
 def test_the_metadata_is_that_of_a_release(python: Python) -> None:
     """S180: what libraries ask before they use accelerate."""
     program = """
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, distribution, metadata, packages_distributions, version
 print(version("accelerate"), packages_distributions()["accelerate"][0], distribution("accelerate").requires)
 try:
     version("accelerate-nothing")
 except PackageNotFoundError:
     print(version("pytest") != "1.15.0")
+print("huggingface" in metadata("accelerate")["Home-page"])
 """
-    assert printed(python(OPEN + program)) == ["1.15.0 accelerate None", "True"]
+    assert printed(python(OPEN + program)) == ["1.15.0 accelerate None", "True", "True"]
 
 
 @pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")

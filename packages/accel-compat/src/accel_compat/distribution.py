@@ -10,7 +10,9 @@ from typing import final
 from accel_compat.finder import UPSTREAM, VERSION
 
 _FILES = {
-    "METADATA": f"Metadata-Version: 2.1\nName: {UPSTREAM}\nVersion: {VERSION}\nSummary: answered by accel-compat\n",
+    # sentence-transformers looks for the owner in the home page
+    "METADATA": f"Metadata-Version: 2.1\nName: {UPSTREAM}\nVersion: {VERSION}\nSummary: answered by accel-compat\n"
+    f"Home-page: https://github.com/huggingface/{UPSTREAM}\n",
     "top_level.txt": f"{UPSTREAM}\n",
     "INSTALLER": "accel-compat\n",
 }
