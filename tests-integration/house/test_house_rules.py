@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -335,6 +336,12 @@ def test_nothing_is_swallowed() -> None:
             if isinstance(node, ast.ExceptHandler):
                 assert node.type is not None, where(path, node)
             assert not isinstance(node, ast.Assert), f"{where(path, node)}: an assert is no error message"
+
+
+def test_a_package_of_ours_is_installed_from_a_clone() -> None:
+    """No index has them under these names."""
+    named = [path for path in all_sources() if re.search(r"pip install[\s'\"]+accel\b", path.read_text())]
+    assert not named, "say: in a clone of accel, pip install ./packages/NAME"
 
 
 def test_a_tensor_is_made_on_a_device_that_is_named() -> None:

@@ -44,5 +44,5 @@ def test_deepspeed_and_another_way_contradict_each_other() -> None:
 
 def test_missing_deepspeed_is_said_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("accel_deepspeed.strategy.find_spec", lambda name: None)
-    with pytest.raises(CannotRun, match=r"pip install 'accel\[deepspeed\]'"):
+    with pytest.raises(CannotRun, match="pip install deepspeed"):
         Accelerator(cpu=True, deepspeed_plugin=DeepSpeedPlugin())

@@ -132,7 +132,9 @@ def test_a_missing_package_of_a_strategy_is_told_once_with_its_install(
 ) -> None:
     """S114: whether the script or the launcher asks for DeepSpeed."""
     without_deepspeed(monkeypatch)
-    with pytest.raises(ValueError, match=r"strategy='deepspeed' comes with .*: pip install 'accel\[") as error:
+    with pytest.raises(
+        ValueError, match=r"strategy='deepspeed' comes with .*pip install './packages/accel-deepspeed"
+    ) as error:
         resolved(environ, **asked)
     assert str(error.value).count("pip install") == 1
 
@@ -143,7 +145,7 @@ def test_a_script_may_import_what_it_does_not_use(monkeypatch: pytest.MonkeyPatc
     names = runpy.run_path(str(deepspeed.__file__))
     for name in ("DeepSpeedPlugin", "DummyOptim", "DummyScheduler"):
         assert not isinstance(torch.nn.Linear(1, 1), names[name])
-        with pytest.raises(CannotRun, match=rf"{name}: .*pip install 'accel\[deepspeed\]'"):
+        with pytest.raises(CannotRun, match=rf"{name}: .*pip install './packages/accel-deepspeed\[deepspeed\]'"):
             names[name]([], lr=1.0)
 
 

@@ -54,7 +54,7 @@ class DeepSpeed(Strategy):
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
         """Return why DeepSpeed cannot run: it is absent, is set to another device, or does not know the device."""
         if find_spec("deepspeed") is None:
-            return ["DeepSpeed is not installed: pip install 'accel[deepspeed]'"]
+            return ["DeepSpeed is not installed: pip install deepspeed"]
         kind = run.placed_on.type
         if kind in ("xla", "mps"):
             return [f"DeepSpeed does not run on {kind}"]

@@ -158,5 +158,5 @@ def is_fp16_available() -> bool:
     return _precision_runs("fp16")
 
 
-torchao_required = _required("torchao", "pip install 'accel[fp8]'")
-deepspeed_required = _required(table().libraries["is_deepspeed_available"], "pip install 'accel[deepspeed]'")
+torchao_required = _required("torchao", "pip install torchao")
+deepspeed_required = _required(table().libraries["is_deepspeed_available"], "pip install deepspeed")

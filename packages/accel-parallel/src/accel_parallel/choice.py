@@ -16,7 +16,7 @@ AUTO = "auto"
 #: of one process, of whole models, of sharded models, and of DeepSpeed, whose options scripts give by other names
 SINGLE, WHOLE, SHARDED, DEEPSPEED = "single", "ddp", "fsdp2", "deepspeed"
 #: how the strategies are installed that come with packages of their own
-INSTALLS = {DEEPSPEED: "pip install 'accel[deepspeed]'"}
+INSTALLS = {DEEPSPEED: "in a clone of accel, pip install './packages/accel-deepspeed[deepspeed]'"}
 
 
 def problems_of(strategy: object, options: object = None) -> list[str]:

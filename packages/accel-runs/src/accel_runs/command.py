@@ -83,7 +83,7 @@ def plot(run: Sequence[str], output: Path, metric: Sequence[str], folder: Path) 
     known = sorted({name for record in chosen for name in record.series})
     problems = [f"no metric {name!r}; there are: {', '.join(known) or 'none'}" for name in metric if name not in known]
     if find_spec("bokeh") is None:
-        problems.append("pages are drawn by bokeh, which is not installed: pip install 'accel-runs[plot]'")
+        problems.append("pages are drawn by bokeh, which is not installed: pip install bokeh")
     if problems:
         raise CannotRun("accel runs plot", problems)
     from accel_runs.bokeh import render_page

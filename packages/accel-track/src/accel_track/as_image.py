@@ -25,7 +25,7 @@ def as_image(image: Any) -> Any:
     if hasattr(image, "save"):
         return image
     if find_spec("PIL") is None or find_spec("numpy") is None:
-        raise ImportError("images need Pillow and numpy, which are not installed: pip install 'accel-track[images]'")
+        raise ImportError("images need Pillow and numpy, which are not installed: pip install pillow numpy")
     import numpy as np
     from PIL import Image
 

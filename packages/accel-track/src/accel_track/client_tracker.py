@@ -41,7 +41,7 @@ class ClientTracker(GeneralTracker):
     def missing(cls) -> str | None:
         """Return what to install, or None if the client is installed."""
         found = find_spec(cls.name)  # a folder of that name in the working directory is found too, without an origin
-        return None if found is not None and found.origin else f"pip install 'accel-track[{cls.name}]'"
+        return None if found is not None and found.origin else f"pip install {cls.name}"
 
     @property
     def tracker(self) -> Any:

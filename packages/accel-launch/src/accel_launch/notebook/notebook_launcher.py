@@ -148,10 +148,7 @@ def _launch(
     if find_spec("cloudpickle") is None:
         raise CannotRun(
             caller,
-            [
-                "the function travels to its processes by cloudpickle, which is missing: pip install"
-                " 'accel-launch[notebook]'"
-            ],
+            ["the function travels to its processes by cloudpickle, which is missing: pip install cloudpickle"],
         )
     import cloudpickle  # type: ignore[import-untyped] # it has no types
 

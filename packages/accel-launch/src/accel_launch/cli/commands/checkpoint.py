@@ -18,7 +18,10 @@ def _report(name: str, **paths: str) -> int:
     if find_spec("accel_checkpoint") is None:
         raise CannotRun(
             "accel checkpoint",
-            [f"package accel-checkpoint is not installed for {sys.executable}: pip install accel-checkpoint"],
+            [
+                f"package accel-checkpoint is not installed for {sys.executable}: in a clone of accel, pip install"
+                " ./packages/accel-checkpoint"
+            ],
         )
     from accel_checkpoint import CheckpointError
     from accel_checkpoint.inspect import run as inspect
