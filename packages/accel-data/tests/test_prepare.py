@@ -255,6 +255,24 @@ def test_a_seed_gives_the_same_epochs_again_and_every_epoch_is_new() -> None:
         assert sorted(chain(*chain(*epoch))) == list(range(16))
 
 
+class Numbered(BatchSampler):
+    """A batch sampler of a library's own, which draws from the sampler that it was given."""
+
+    epoch = 7
+
+
+def test_a_seed_reaches_the_sampler_of_a_batch_sampler_of_ones_own() -> None:
+    """Without a change to it: sentence-transformers gives each loader such a sampler."""
+    own = Numbered(RandomSampler(range(8)), 2, drop_last=False)
+    loader = shards(lambda: DataLoader(RangeDataset(8), batch_sampler=own), 1, use_seedable_sampler=True, data_seed=5)[
+        0
+    ]
+    torch.manual_seed(77)
+    again = shards(lambda: DataLoader(RangeDataset(8), batch_sampler=own), 1, use_seedable_sampler=True, data_seed=5)[0]
+    assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in again]
+    assert type(own.sampler) is RandomSampler
+
+
 def test_without_a_data_seed_the_global_seed_decides() -> None:
     set_seed(1)
     first = seedable_epochs(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Iterable
@@ -255,9 +256,11 @@ def _seedable(sampler: Any, data_seed: int | None, transport: Transport | None) 
     )
     if sampler is inner:
         return seedable
-    if type(sampler) is not BatchSampler or sampler.sampler is not inner:
+    if not isinstance(sampler, BatchSampler) or sampler.sampler is not inner:
         raise ValueError(
             f"use_seedable_sampler cannot reach the RandomSampler inside {type(sampler).__name__}; give it a"
             " SeedableRandomSampler yourself"
         )
-    return BatchSampler(seedable, sampler.batch_size, sampler.drop_last)
+    own = copy.copy(sampler)
+    own.sampler = seedable
+    return own

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar, TypeVarTuple, cast, final, overload
@@ -334,8 +335,12 @@ class Accelerator:
 
     @property
     def even_batches(self) -> bool:
-        """True if every process gets as many batches as the others."""
+        """True if every process gets as many batches as the others. It may be set for later loaders."""
         return self.settings.data.even_batches
+
+    @even_batches.setter
+    def even_batches(self, even: bool) -> None:
+        self.preparation.configure_loaders(replace(self.settings.data, even_batches=even))
 
     @property
     def dispatch_batches(self) -> bool | None:

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ def test_an_accelerator_tells_what_it_was_asked_for() -> None:
     before, accelerator.dataloader_config = accelerator.dataloader_config, DataLoaderConfiguration(split_batches=True)
     assert (accelerator.split_batches, before.split_batches) == (True, config.split_batches)
     accelerator.dataloader_config = before
+    accelerator.even_batches = False
+    assert accelerator.dataloader_config == replace(config, even_batches=False)
     assert accelerator.use_seedable_sampler
     assert accelerator.use_stateful_dataloader
     assert not accelerator.non_blocking
