@@ -24,8 +24,11 @@ XLA = ("torch==2.9.0", "torchao==0.16.0", "torch_xla==2.9.0")
 ENGINES = ("ray[train]>=2.50", "pyspark>=4")
 CLIENTS = (
     *("accelerate==1.15.0", "trl>=1.16", "diffusers>=0.42", "transformers>=5", "peft>=0.18", "datasets>=5"),
-    *("torchdata>=0.11", "parameterized>=0.9"),
+    *("torchdata>=0.11", "parameterized>=0.9", "sentence-transformers>=6", "setfit>=1.2", "lm-eval>=0.4.13"),
+    *("ema-pytorch>=0.8", "einops"),
 )
+# it asks for torchvision, whose build for this torch may be in no index, and which it needs for images only
+WITHOUT_IMAGES = "denoising-diffusion-pytorch>=2.3"
 # beside torch, whose headers it is built against; its kernels are built when they are used
 DEEPSPEED = "deepspeed==0.19.8"
 TESTING = (
@@ -292,9 +295,10 @@ def deepspeed(session: nox.Session) -> None:
 
 @nox.session
 def clients(session: nox.Session) -> None:
-    """Trains by transformers, peft, trl and diffusers on accel and on Accelerate, and runs Accelerate's own tests."""
-    # a quarter of an hour on two busy cores, and gigabytes of libraries: .ci/run leaves it out
+    """Trains by libraries that import accelerate on accel and on Accelerate, and runs Accelerate's own tests."""
+    # half an hour on two busy cores, and gigabytes of libraries: .ci/run leaves it out
     install(session, *PACKAGES, extra=(*TESTING, TORCH, *CLIENTS))
+    session.install("--no-deps", WITHOUT_IMAGES)
     chosen = session.posargs or ["tests-integration/clients"]
     session.run("pytest", "--timeout", "600", *chosen, env={"ACCEL_CLIENTS": "1"})
 
