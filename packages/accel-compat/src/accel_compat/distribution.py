@@ -12,7 +12,7 @@ from accel_compat.finder import UPSTREAM, VERSION
 _FILES = {
     # sentence-transformers looks for the owner in the home page
     "METADATA": f"Metadata-Version: 2.1\nName: {UPSTREAM}\nVersion: {VERSION}\nSummary: answered by accel-compat\n"
-    f"Home-page: https://github.com/huggingface/{UPSTREAM}\n",
+    "Home-page: https://github.com/huggingface/accelerate\n",
     "top_level.txt": f"{UPSTREAM}\n",
     "INSTALLER": "accel-compat\n",
 }

@@ -142,6 +142,8 @@ def not_main():
         pass
     elif state.other:
         return save()
+def turned():
+    if not state.is_main_process or state.other: return save()
 def after():
     if state.is_main_process: state.other = True
     return save()
@@ -168,6 +170,6 @@ def test_the_branch_is_that_around_the_call(tmp_path: Path) -> None:
         return None if branch is None else (branch.site.replace(str(script), "script"), branch.alone)
 
     assert found("within") == ("`if state.other and state.is_main_process:` at script:5", True)
-    assert found("shared") == ("`if state.is_local_main_process:` at script:17", False)
-    assert found("several") == ("`if state.process_index == 0 or state.other:` at script:20", False)
-    assert [found(name) for name in ("not_main", "after", "defined")] == [None, None, None]
+    assert found("shared") == ("`if state.is_local_main_process:` at script:19", False)
+    assert found("several") == ("`if state.process_index == 0 or state.other:` at script:22", False)
+    assert [found(name) for name in ("not_main", "turned", "after", "defined")] == [None] * 4
