@@ -106,11 +106,8 @@ class TorchPointToPoint(PointToPoint):
             self._recorder.end(done)
 
     def _connect(self) -> None:
-        """Let all ranks make the connections of a device once, also those for which nothing comes.
-
-        Source:
-            `torch.distributed.batch_isend_irecv`: all ranks have to take part in the first collective of a group.
-        """
+        """Let all ranks make the connections of a device once, also those for which nothing comes."""
+        # torch asks for it, at batch_isend_irecv: all ranks have to take part in the first collective of a group
         for kind in () if self._connected else self._direct:
             self._dist.all_reduce(self._torch.zeros(1, device=kind))
         self._connected = True
