@@ -135,9 +135,7 @@ class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
                     else self._dispatch.served(running.cursor, batches, epoch)
                 )
                 if self._reader is not None and self.skip_batches and not resumed:
-                    served = islice(
-                        served, self.skip_batches, None
-                    )  # what a sampler can leave out is passed over already
+                    served = islice(served, self.skip_batches, None)  # a sampler leaves them out by itself
                 if self._step_marker is not None:
                     served = self._step_marker.mark_steps(served)
                 served = on_device(served, epoch, self.device, non_blocking=self._non_blocking)
@@ -330,9 +328,8 @@ class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
         if self.share is not None:
             # if the epoch drew no seed for workers, as they lived on, the order is drawn as if none were drawn now
             self.share.before_draw = (lambda: generators.put(rng)) if self._iterator is None and not seeded else None
-            cursor: MapCursor | IterableCursor = MapCursor(
-                self.share, state, self.skip_batches * self.plan.batches_per_round
-            )
+            skipped = self.skip_batches * self.plan.batches_per_round
+            cursor: MapCursor | IterableCursor = MapCursor(self.share, state, skipped)
         else:
             cursor = IterableCursor(self._source, self._transport, state)
         refusal: Exception | None = None
