@@ -168,8 +168,7 @@ class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
 
     def __len__(self) -> int:
         batches = super().__len__()
-        batches = batches if self._dispatch is None else self._dispatch.length(batches)
-        return max(batches - self.skip_batches, 0)
+        return max((batches if self._dispatch is None else self._dispatch.length(batches)) - self.skip_batches, 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, for every sampler and dataset that has epochs."""
