@@ -3,11 +3,8 @@
 import pytest
 import torch
 from accel_parallel.clip import clip_sharded_norm
-from suite.recording_backend import missing, register
 from suite.recording_device import RecordingDevice
 from torch import Tensor, nn
-
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 def with_gradient(gradient: Tensor) -> Tensor:
@@ -21,7 +18,7 @@ def test_gradients_on_the_host_and_on_the_device_have_one_norm(kind: float) -> N
     numbers = [torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0])]
     plain = [with_gradient(one.clone()) for one in numbers]
     expected = nn.utils.clip_grad_norm_(plain, 1.0, norm_type=kind)
-    device = RecordingDevice(register())
+    device = RecordingDevice()
     with device.installed():
         mixed = [with_gradient(device.put(numbers[0])), with_gradient(numbers[1].clone())]
         norm = clip_sharded_norm(mixed, 1.0, kind=kind)

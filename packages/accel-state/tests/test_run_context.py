@@ -8,6 +8,7 @@ from accel_comm import NoRun
 from accel_comm.transports.single import Single
 from accel_state import Run, RunConflict, RunRequest, Topology, TopologyError, acquire, current, is_initialized, release
 from accel_state.devices.cpu import Cpu
+from accel_state.run_context import ask_anew
 
 CPU = RunRequest(cpu=True)
 
@@ -80,3 +81,16 @@ def test_after_release_the_next_request_starts_anew() -> None:
     assert acquire(CPU) is not first
     release()
     release()
+
+
+def test_a_reset_holds_until_something_is_asked_for() -> None:
+    """A thread from before may ask for the run at any time, and would start another on another device."""
+    first = acquire(CPU)
+    ask_anew(start=True)
+    ask_anew()
+    assert not is_initialized()
+    assert acquire(RunRequest()).transport is first.transport
+    ask_anew(start=True)
+    ask_anew()
+    assert acquire(CPU).transport is not first.transport
+    assert is_initialized()

@@ -7,7 +7,7 @@ import numpy
 import pytest
 import torch
 from accel import Accelerator
-from accel.checkpoint import load, save_job
+from accel.checkpoint import save_job, verification
 from accel.checkpoint.apply import cannot_refuse
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint
 from accel.utils import ProjectConfiguration
@@ -145,7 +145,7 @@ def full(folder: str) -> str:
     accelerator = Accelerator(cpu=True)
     accelerator.save_state(folder)
     if accelerator.process_index == 1:
-        module: Any = load
+        module: Any = verification
         module.verify = _no_memory
     with pytest.raises(CheckpointError) as caught:
         accelerator.load_state(folder)

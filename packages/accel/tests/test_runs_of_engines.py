@@ -1,14 +1,16 @@
 """Runs on what an engine leaves in a process: an open group, and variables that it sets late or changes."""
 
 import os
+import time
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
 from accel import Accelerator
-from accel_state import RunConflict, current, release
+from accel_state import PartialState, RunConflict, current, release
 from accel_testing import MakePool
 from jobs import free_port
 from torch import nn
@@ -177,3 +179,28 @@ def other_variables(name: str, value: str) -> bool:
 @pytest.mark.parametrize(("name", "value"), [("LOCAL_RANK", "0"), ("MASTER_PORT", "12345")])
 def test_variables_that_say_nothing_of_the_run_are_left_alone(name: str, value: str, world: MakePool) -> None:
     assert world(2).run(other_variables, name, value) == [True, True]
+
+
+def plain_reads(port: int) -> list[Any]:
+    """What one rank finds that only reads, while variables are changed, and when the group is another, or closed."""
+    accelerator = Accelerator(cpu=True)
+    found: list[Any] = []
+    rank = accelerator.process_index
+    with patch.dict(os.environ, {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}):
+        found.append(accelerator.state.process_index == rank)
+    group = dist.new_group([0, 1])
+    own = dist.distributed_c10d._get_default_group()
+    dist.distributed_c10d._update_default_pg(group)
+    time.sleep(0.6)  # two looks of the watchdog
+    dist.distributed_c10d._update_default_pg(own)
+    found.append(accelerator.gather(torch.tensor([rank])).tolist())
+    dist.destroy_process_group()
+    if rank == 0:  # nobody would come to a new group
+        found.append(PartialState().num_processes)
+    release()
+    return found
+
+
+def test_plain_reads_start_nothing_and_refuse_nothing(world: MakePool) -> None:
+    """A thread that delivers logs asks for the main process, on one rank, at any time."""
+    assert world(2).run(plain_reads, free_port()) == [[True, [0, 1], 2], [True, [0, 1]]]

@@ -87,7 +87,8 @@ def open_group(rank: int, size: int, backend: str, options: GroupOptions, open_s
         return False
     # A store may outlive a group, as that of torchrun's agent does: each group finds only its own addresses in it.
     bare = open_store()
-    store = PrefixStore(str(count_in(bare, "groups", rank)), bare)
+    # counted for each size: of ranks that run again beside new ones each has to count the same
+    store = PrefixStore(f"{size}/{count_in(bare, f'groups of {size}', rank)}", bare)
     # Without device_id=: with it NCCL connects at once, and processes that share a GPU would hear of it from NCCL, not
     # in words. Nothing guesses a device without it: barriers are gloo's, and the device of this process is current.
     dist.init_process_group(backend, store=store, timeout=options.limit + LATER, rank=rank, world_size=size)
@@ -152,8 +153,9 @@ def end_of_group() -> Callable[[], bool]:
     """Return a function that returns whether the default group, which is open now, was closed since."""
     import torch.distributed as dist
 
-    group = weakref.ref(dist.distributed_c10d._get_default_group())
-    return lambda: dist.group.WORLD is None or dist.group.WORLD is not group()
+    # another may be the default one for a while
+    group, known = weakref.ref(dist.distributed_c10d._get_default_group()), dist.distributed_c10d._world
+    return lambda: group() not in known.pg_map
 
 
 def _let_gloo_finish() -> None:

@@ -107,8 +107,8 @@ STREAM = "torch.accelerator.current_stream"
 def connections() -> list[int]:
     """All-reduces after each of two messages, of which the last rank gets none."""
     transport, counts = joined(), list[int]()
-    # as of a backend that takes tensors of this kind from their memory
-    vars(transport.point_to_point)["_direct"] = {"cpu"}
+    # as of a backend that takes tensors of these kinds from their memory, of which the job computes on one
+    vars(transport.point_to_point)["_direct"] = {"cpu", "xpu"}
     reduced_by, streams = patch("torch.distributed.all_reduce", wraps=torch.distributed.all_reduce), patch(STREAM)
     with reduced_by as reduced, streams:
         for _ in range(2):

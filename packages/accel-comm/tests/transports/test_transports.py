@@ -165,7 +165,8 @@ def test_objects_of_any_size_arrive_with_their_tensors(world: MakePool) -> None:
 def test_an_exchange_of_a_device_is_over_when_the_device_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL's wait returns when the exchange is queued."""
     over, recorder = [False], FlightRecorder()
-    stream = SimpleNamespace(record_event=lambda: SimpleNamespace(query=lambda: over[0]))
+    event = SimpleNamespace(query=lambda: over[0])
+    stream = SimpleNamespace(record_event=lambda: event, device=torch.device("cuda:0"))
     monkeypatch.setattr("torch.accelerator.current_stream", lambda device: stream)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)

@@ -93,8 +93,9 @@ def sharded_norm(gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.
 
 
 def _place(gradients: Sequence[torch.Tensor]) -> torch.device:
-    first = gradients[0]
-    return torch.device(first.device_mesh.device_type) if isinstance(first, DTensor) else first.device
+    meshes = (gradient.device_mesh for gradient in gradients if isinstance(gradient, DTensor))
+    mesh = next(meshes, None)
+    return gradients[0].device if mesh is None else torch.device(mesh.device_type)
 
 
 def _norm_over(groups: Groups, held: Sequence[torch.Tensor], kind: float, place: torch.device) -> torch.Tensor:

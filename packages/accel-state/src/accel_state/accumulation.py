@@ -111,7 +111,7 @@ class AccumulationState:
 
     def tell(self, listener: WindowListener) -> None:
         """Tell a listener of each window that begins, as long as somebody else holds the listener."""
-        self._listeners.append(weakref.ref(listener))
+        self._listeners[:] = [*(known for known in self._listeners if known() is not None), weakref.ref(listener)]
 
     def forget_listeners(self) -> None:
         """Forget all listeners."""

@@ -30,12 +30,14 @@ class RunRequest:
         precision: Name of the precision.
         group: Options for opening the process group.
         mesh: Arrangement of the processes.
+        renews: Whether another run may take the place of one whose process group was closed by somebody else.
     """
 
     cpu: bool = False
     precision: str | None = None
     group: GroupOptions = field(default_factory=GroupOptions)
     mesh: MeshSpec | None = None
+    renews: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Run:
         device_mesh: torch's mesh of that arrangement.
         store: Notes of the processes, for waits beside all collectives.
         plugins: Options of strategies by the names of properties of `AcceleratorState`, of the newest Accelerator.
+        forgotten: Whether the next request that asks for anything gets a run of its own.
         is_over: Function that returns whether somebody else has closed the process group of the run.
     """
 
@@ -67,6 +70,7 @@ class Run:
     device_mesh: DeviceMesh | None = None
     store: StoreExchange = field(default_factory=StoreExchange)
     plugins: dict[str, Any] = field(default_factory=dict)
+    forgotten: bool = False
     is_over: Callable[[], bool] = bool  # False: this process is alone
 
     def __reduce__(self) -> tuple[Callable[[], Run], tuple[()]]:

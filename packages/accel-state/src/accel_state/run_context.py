@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     import torch
 
 _process: Run | None = None
-#: whether the next request gets a run of its own
-_forgotten = False
 _watchdog: Watchdog | None = None
 _group = GroupOptions()
 _accumulation: weakref.ref[AccumulationState] | None = None
@@ -44,7 +42,7 @@ _accumulation: weakref.ref[AccumulationState] | None = None
 
 def is_initialized() -> bool:
     """Return whether this process has a run."""
-    return _process is not None and not _forgotten
+    return _process is not None and not _process.forgotten
 
 
 def current() -> Run:
@@ -62,7 +60,7 @@ def acquire(request: RunRequest) -> Run:
     """Return the run of this process, which the first call starts.
 
     Later calls have to agree with it. A run whose process group was closed by somebody else, as by an engine that calls
-    the script again in this process, is over: the next call starts another.
+    the script again in this process, is over: the next call that `renews` starts another, and the others see what was.
 
     Raises:
         RunConflict: With each point of disagreement.
@@ -70,14 +68,18 @@ def acquire(request: RunRequest) -> Run:
     Collective:
         The first call of a job with several processes waits for all of them.
     """
-    global _process, _forgotten
-    if _process is not None and _process.is_over():
-        release()
-    if _process is None or _forgotten:
+    global _process
+    if _process is not None and request.renews:
+        if _process.is_over():
+            release()
+        else:
+            _refuse_other_rank(_process)
+    if _process is None or (_process.forgotten and request != RunRequest()):
         install(process_environ())  # for torchrun; accel launch has done so before the script began
-        _process, _forgotten = _start(request), False
+        _process = _start(request)
     else:
-        _process = _agree(_process, request)
+        run = _agree(_process, request)
+        _process = replace(run, forgotten=False) if run.forgotten else run
     return _process
 
 
@@ -106,12 +108,13 @@ def ask_anew(*, start: bool = False) -> None:
     The process group stays open, and what uses the run goes on in it.
 
     Args:
-        start: Whether the next request starts a run, on a device of its own, if this process is alone.
+        start: Whether the next request that asks for anything starts a run, on a device of its own, if this process is
+            alone.
     """
-    global _process, _forgotten
+    global _process
     if _process is not None:
-        _process = replace(_process, precision=None, asked_mesh=None, device_mesh=None, plugins={})
-        _forgotten = start and _process.topology.world_size == 1
+        forgotten = _process.forgotten or (start and _process.topology.world_size == 1)
+        _process = replace(_process, precision=None, asked_mesh=None, device_mesh=None, plugins={}, forgotten=forgotten)
 
 
 def _close_if_over() -> bool:
@@ -160,7 +163,8 @@ def _start(request: RunRequest) -> Run:
         _watchdog = Watchdog(store, recorder, size, limit_s=limit_s, leave=leave, is_over=_close_if_over)
         _watchdog.start()
         atexit.register(_stop_watchdog)
-    transport = TorchDist(recorder, store, share_memory=_is_on(environ, SHARED_MEMORY))
+    shares = _is_on(environ, SHARED_MEMORY)
+    transport = TorchDist(recorder, store, share_memory=shares, device=placed_on.type)
     notes = StoreExchange(store, recorder)
     run = Run(topology, device, placed_on, transport, request.precision, opened, store=notes, is_over=end_of_group())
     run = _arranged(run, request.mesh)
@@ -243,7 +247,6 @@ def _refuse_other_rank(run: Run) -> None:
 
 
 def _agree(run: Run, request: RunRequest) -> Run:
-    _refuse_other_rank(run)
     conflicts = []
     if request.cpu and run.placed_on.type != "cpu":
         conflicts.append(f"device={run.placed_on.type!r} (now asked: 'cpu')")

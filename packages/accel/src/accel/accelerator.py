@@ -184,7 +184,10 @@ class Accelerator:
     ) -> None:
         run = components.run
         named = {"deepspeed_plugin": DEEPSPEED, "fsdp_plugin": SHARDED}
-        run.plugins.update({name: settings.options.get(strategy) for name, strategy in named.items()})
+        chosen = components.strategy.name
+        of_mesh = {chosen: getattr(components.strategy, "plugin", None)}  # of one that the mesh has chosen
+        options = of_mesh | settings.options
+        run.plugins.update({name: options.get(strategy) for name, strategy in named.items()})
         self.components, self.project_configuration = components, project
         self.processes = Processes(run, settings.parallelism is not None)
         main, as_accelerate = bool(self.processes.is_main_process), flag(process_environ(), AS_ACCELERATE)

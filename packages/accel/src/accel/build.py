@@ -70,7 +70,7 @@ def build_components(settings: Settings) -> Components:
     begin = STRATEGIES.load(settings.strategy).begin if settings.strategy in STRATEGIES.names() else None
     if begin is not None:
         begin()
-    run = acquire(RunRequest(settings.cpu, wanted, settings.handlers.group.options, asked))
+    run = acquire(RunRequest(settings.cpu, wanted, settings.handlers.group.options, asked, renews=True))
     precision = PRECISIONS.load(run.precision or "no")()
     strategy = settings.strategy
     if not isinstance(strategy, Strategy):

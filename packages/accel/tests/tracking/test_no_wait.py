@@ -90,7 +90,8 @@ def test_the_thread_that_delivers_waits_on_the_device_of_the_numbers(monkeypatch
         current.pop()
 
     monkeypatch.setattr("torch.accelerator.device_index", device_index)
-    device = RecordingDevice(register())
+    monkeypatch.setattr(captured, "runs_on_streams", lambda _: True)
+    device = RecordingDevice()
     event = SimpleNamespace(synchronize=lambda: waited.append(current[-1]))
     stream = SimpleNamespace(device=torch.device(device.device.type, 3), record_event=lambda: event)
     with device.installed():

@@ -35,6 +35,7 @@ class TorchPointToPoint(PointToPoint):
         errors: Errors of an exchange that another process has left.
         work: Collectives of this process.
         channel: Messages in memory that all ranks share; None if they share none.
+        device: Kind of the device that ranks compute on.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class TorchPointToPoint(PointToPoint):
         errors: PeerErrors,
         work: CollectiveWork,
         channel: SharedMemoryChannel | None,
+        device: str,
     ) -> None:
         import torch
         import torch.distributed
@@ -53,7 +55,8 @@ class TorchPointToPoint(PointToPoint):
         self.channel = channel
         #: messages to and from each rank, of which each has a tag: what is left of an interrupted call meets no other
         self._messages = Counter[int]()
-        self._connected = False
+        #: the kind of device whose connections are to be made
+        self._unconnected: str | None = device
 
     @cached_property
     def _direct(self) -> set[str]:
@@ -106,11 +109,11 @@ class TorchPointToPoint(PointToPoint):
             self._recorder.end(done)
 
     def _connect(self) -> None:
-        """Let all ranks make the connections of a device once, also those for which nothing comes."""
+        """Let all ranks make the connections of their devices once, also those for which nothing comes."""
+        kind, self._unconnected = self._unconnected, None
         # torch asks for it, at batch_isend_irecv: all ranks have to take part in the first collective of a group
-        for kind in () if self._connected else self._direct:
+        if kind is not None and self.supports_device(kind):
             self._dist.all_reduce(self._torch.zeros(1, device=kind))
-        self._connected = True
 
     def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
         (row,) = self._numbers(bytearray(payload.ljust(max(lengths), b"\0")))

@@ -41,6 +41,7 @@ class TorchDist(Transport):
         recorder: Flight recorder of this process.
         store: Notes of the ranks; without them, errors name no rank, and ranks share no memory.
         share_memory: Whether small messages are sent through memory, if all ranks can share it.
+        device: Kind of the device that ranks compute on, which they connect before one of them sends to another.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class TorchDist(Transport):
         store: StatusStore | None = None,
         *,
         share_memory: bool = False,
+        device: str = "cpu",
     ) -> None:
         import torch
         import torch.distributed
@@ -73,7 +75,7 @@ class TorchDist(Transport):
         if self._channel is not None:
             self._agreement = SharedMemoryAgreement(self._channel, self.size, self.recorder, warns=warns)
         self.inline_bytes = self._agreement.room
-        self._pairs = TorchPointToPoint(self.rank, self.recorder, self._errors, self._work, self._channel)
+        self._pairs = TorchPointToPoint(self.rank, self.recorder, self._errors, self._work, self._channel, device)
         self.point_to_point = self._pairs
         if store is not None:
             _open.append(self)

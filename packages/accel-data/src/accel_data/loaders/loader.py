@@ -259,7 +259,7 @@ class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
             batches: Batches of this rank to skip.
         """
         twin = copy.copy(self)
-        twin.skip_batches, twin._iterator = batches, None
+        twin.skip_batches, twin._iterator = self.skip_batches + batches, None
         return twin
 
     @property

@@ -23,8 +23,7 @@ class SeedableRandomSampler(RandomSampler):
     def __init__(self, *args: Any, data_seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.initial_seed = torch.initial_seed() if data_seed is None else data_seed
-        #: the epoch of the newest pass, or of the next after `set_epoch`
-        self.epoch = self.next_epoch = 0
+        self._epoch = self.next_epoch = 0
 
     def __iter__(self) -> Iterator[int]:
         self.begin_epoch()
@@ -32,9 +31,9 @@ class SeedableRandomSampler(RandomSampler):
 
     def begin_epoch(self) -> None:
         """Set the generator of the current epoch, and count the next one."""
-        self.epoch = self.next_epoch
+        self._epoch = self.next_epoch
         self.generator = torch.Generator()
-        self.generator.manual_seed((self.initial_seed + self.epoch) % 2**63)
+        self.generator.manual_seed((self.initial_seed + self._epoch) % 2**63)
         self.next_epoch += 1  # if nobody calls `set_epoch`, as prepared loaders do
 
     def state_dict(self) -> dict[str, int]:
@@ -45,6 +44,15 @@ class SeedableRandomSampler(RandomSampler):
         """Set the seed to that of a state."""
         self.initial_seed = state["seed"]
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the newest pass, or of the next after it was set."""
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._epoch = self.next_epoch = epoch
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass."""
-        self.epoch = self.next_epoch = epoch
+        self.epoch = epoch

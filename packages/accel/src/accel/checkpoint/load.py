@@ -20,7 +20,7 @@ from accel.checkpoint.apply import cannot_refuse, put, put_weights
 from accel.checkpoint.consensus import RankConsensus, by_rank, problems_of
 from accel.checkpoint.find import CheckpointFinder
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint, item_problems
-from accel.checkpoint.parts import has_parts
+from accel.checkpoint.parts import is_divided
 from accel.checkpoint.reading_lock import ReadingLock
 from accel.checkpoint.registry import REST, CheckpointRegistry, StatefulItem
 from accel.checkpoint.saved_generators import SavedGenerators
@@ -192,7 +192,7 @@ class StateLoader:
         return [], LoadedCheckpoint(lock, manifest, files.tensors)
 
     def _verification(self, folder: Path, manifest: Manifest) -> SharedVerification:
-        shards = any(has_parts(model.state_dict()) for model in self._registry.models().values())
+        shards = any(map(is_divided, self._registry.models().values()))
         states = {item["file"] for item in manifest.items.values() if isinstance(item.get("file"), str)}
         keep = states & {REST} if shards else states
         return SharedVerification(folder, manifest, self._processes.run.topology, keep=keep, own_parts=shards)

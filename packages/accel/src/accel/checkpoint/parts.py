@@ -14,6 +14,7 @@ from accel_checkpoint.pieces import box_of, divided_axes, held_part, is_distribu
 from accel_checkpoint.stored_tensors import describe_pieces
 from accel_checkpoint.tensor_file import NAMES
 from accel_state.mesh import Axis, MeshSpec
+from torch import nn
 
 Tensors = dict[str, torch.Tensor]
 #: bytes of tensors that all ranks hold which a rank writes before the next takes its turn: whoever loads them opens
@@ -24,6 +25,11 @@ WORTH_A_FILE = 1 << 24
 def has_parts(tensors: Mapping[str, Any]) -> bool:
     """Return True if ranks hold parts of some of the tensors."""
     return any(map(is_distributed, tensors.values()))
+
+
+def is_divided(model: nn.Module) -> bool:
+    """Return True if ranks hold parts of some of the weights of a model. No rank waits for others."""
+    return any(map(is_distributed, [*model.parameters(), *model.buffers()]))
 
 
 def part_name(file: str, rank: int) -> str:

@@ -18,7 +18,7 @@ from accel_checkpoint.pieces import is_distributed
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from accel.checkpoint.parts import has_parts
+from accel.checkpoint.parts import is_divided
 from accel.preparation import Preparer
 from accel.step.training_step import TrainingStep
 
@@ -72,11 +72,12 @@ class CheckpointRegistry:
     @contextmanager
     def keeping_whole_states(self, kept: bool) -> Iterator[None]:
         """Let this rank keep states that it gathers with others inside the block, or only take part."""
-        self.components.steps.keeps_whole_states = kept
+        steps = self.components.steps
+        before, steps.keeps_whole_states = steps.keeps_whole_states, kept
         try:
             yield
         finally:
-            self.components.steps.keeps_whole_states = True
+            steps.keeps_whole_states = before
 
     def register(self, objects: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Add objects under the names of their classes, and others under names of their own.
@@ -90,7 +91,7 @@ class CheckpointRegistry:
             while _key(kind, number) in all_named or _key(kind, number) in named:
                 number += 1
             if not _has_state(added):
-                problems.append(f"Item at index {place} (a {kind})")
+                problems.append(f"no state_dict: Item at index {place} (a {kind})")
             all_named[_key(kind, number)] = added
         for name, added in named.items():
             if not _has_state(added):
@@ -138,7 +139,7 @@ class CheckpointRegistry:
 
     def divided(self) -> list[str]:
         """Return the models and optimizers that no process has whole."""
-        models = [name for name, model in self.models().items() if has_parts(model.state_dict())]
+        models = [name for name, model in self.models().items() if is_divided(model)]
         return models + [item.name for item in self.items() if item.collective and item.kind != "DataLoader"]
 
     def losses(self) -> list[str]:

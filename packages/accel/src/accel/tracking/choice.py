@@ -54,7 +54,7 @@ def choose(
                 continue
         if tracker.requires_logging_directory and not (logging_dir or tracker.default_logging_directory):
             problems.append(
-                f"Logging with `{tracker.name}` requires a `logging_dir`: pass Accelerator(project_dir=...), or"
+                f"log_with: Logging with `{tracker.name}` requires a `logging_dir`: pass Accelerator(project_dir=...), or"
                 " ProjectConfiguration(logging_dir=...)"
             )
     names = [tracker if isinstance(tracker, str) else tracker.name for tracker in chosen]
