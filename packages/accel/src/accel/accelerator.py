@@ -185,8 +185,7 @@ class Accelerator:
         run = components.run
         named = {"deepspeed_plugin": DEEPSPEED, "fsdp_plugin": SHARDED}
         chosen = components.strategy.name
-        of_mesh = {chosen: getattr(components.strategy, "plugin", None)}  # of one that the mesh has chosen
-        options = of_mesh | settings.options
+        options = {chosen: getattr(components.strategy, "plugin", None), **settings.options}  # the mesh may choose too
         run.plugins.update({name: options.get(strategy) for name, strategy in named.items()})
         self.components, self.project_configuration = components, project
         self.processes = Processes(run, settings.parallelism is not None)

@@ -54,8 +54,8 @@ def choose(
                 continue
         if tracker.requires_logging_directory and not (logging_dir or tracker.default_logging_directory):
             problems.append(
-                f"log_with: Logging with `{tracker.name}` requires a `logging_dir`: pass Accelerator(project_dir=...), or"
-                " ProjectConfiguration(logging_dir=...)"
+                f"log_with: Logging with `{tracker.name}` requires a `logging_dir`: pass"
+                " Accelerator(project_dir=...), or ProjectConfiguration(logging_dir=...)"
             )
     names = [tracker if isinstance(tracker, str) else tracker.name for tracker in chosen]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
