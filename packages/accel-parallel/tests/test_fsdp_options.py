@@ -96,6 +96,9 @@ def test_options_that_are_left_out_come_from_variables(monkeypatch: pytest.Monke
     }
     for name, word in words.items():
         monkeypatch.setenv(name, word)
+    assert FullyShardedDataParallelPlugin().sharding_strategy is None
+    assert not FullyShardedDataParallelPlugin.from_words({}).cpu_offload  # the program is not for Accelerate
+    monkeypatch.setenv("ACCEL_AS_ACCELERATE", "1")
     plugin = FullyShardedDataParallelPlugin(min_num_params=7)
     assert (plugin.reshard_after_forward, plugin.cpu_offload, plugin.state_dict_type) == (
         False,
@@ -108,8 +111,27 @@ def test_options_that_are_left_out_come_from_variables(monkeypatch: pytest.Monke
     monkeypatch.setenv("FSDP_VERSION", "2")
     monkeypatch.setenv("FSDP_RESHARD_AFTER_FORWARD", "FULL_SHARD")
     assert FullyShardedDataParallelPlugin().reshard_after_forward is True
+    monkeypatch.setenv("FSDP_OFFLOAD_PARAMS", "on")
+    assert FullyShardedDataParallelPlugin().cpu_offload
     monkeypatch.setenv("FSDP_OFFLOAD_PARAMS", "maybe")
     with pytest.raises(ValueError, match="FSDP_OFFLOAD_PARAMS=maybe: expected true or false"):
+        FullyShardedDataParallelPlugin()
+
+
+@pytest.mark.parametrize(("strategy", "said"), [("FULL_SHARD", False), ("SHARD_GRAD_OP", True)])
+def test_what_a_script_says_of_freeing_counts_more_than_a_variable(
+    strategy: str, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCEL_AS_ACCELERATE", "1")
+    monkeypatch.setenv("FSDP_SHARDING_STRATEGY", strategy)
+    assert FullyShardedDataParallelPlugin().reshard_after_forward is not said
+    for plugin in (
+        FullyShardedDataParallelPlugin(reshard_after_forward=said),
+        FullyShardedDataParallelPlugin.from_words({"reshard_after_forward": str(said)}),
+    ):
+        assert plugin.reshard_after_forward is said
+    monkeypatch.setenv("FSDP_SHARDING_STRATEGY", "HYBRID_SHARD")
+    with pytest.raises(ValueError, match=r"FSDP_SHARDING_STRATEGY=HYBRID_SHARD: .* say ParallelismConfig"):
         FullyShardedDataParallelPlugin()
 
 

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 QUICK = hypothesis_settings(derandomize=True, deadline=None)
 
 
-@pytest.mark.parametrize("word", ["1", "true", "True", "YES", " on "])
+@pytest.mark.parametrize("word", ["1", "true", "True", "YES", " on ", "y", "T"])
 def test_a_true_word_is_true(word: str) -> None:
     assert flag({"X": word}, "X") is True
 
 
-@pytest.mark.parametrize("word", ["", "0", "false", "False", "NO", "off"])
+@pytest.mark.parametrize("word", ["", "0", "false", "False", "NO", "off", "n", "f"])
 def test_a_false_word_is_false(word: str) -> None:
     assert flag({"X": word}, "X") is False
     assert flag({}, "X") is False
 
 
 def test_a_word_that_is_neither_is_refused_with_the_words_there_are() -> None:
-    with pytest.raises(ValueError, match="X='maybe': expected one of 1, true, yes, on, 0, false, no, off"):
+    with pytest.raises(ValueError, match="X='maybe': expected one of 1, true, yes, on, y, t, 0, false, no, off, n, f"):
         flag({"X": "maybe"}, "X")
 
 
@@ -102,3 +102,5 @@ def test_variables_of_accelerate_count_for_its_programs() -> None:
     assert settings(theirs) == settings({})
     found = settings({**theirs, "ACCEL_AS_ACCELERATE": "1", "ACCEL_MIXED_PRECISION": "fp16"})
     assert (found.cpu, found.fsdp, found.mixed_precision) == (True, {}, "fp16")
+    with pytest.raises(ValueError, match=r"^ACCELERATE_USE_CPU='maybe': "):
+        settings({"ACCELERATE_USE_CPU": "maybe", "ACCEL_AS_ACCELERATE": "1"})

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from accel import Accelerator, FullyShardedDataParallelPlugin, TorchDynamoPlugin
+from accel import (
+    Accelerator,
+    ActivationCheckpointingKwargs,
+    FullyShardedDataParallelPlugin,
+    ParallelismConfig,
+    TorchDynamoPlugin,
+)
 from accel.configuration import DataLoaderConfiguration
 from accel.settings import Settings, resolve
 from accel_names import deepspeed
@@ -157,3 +163,21 @@ def test_programs_for_accelerate_are_warned_of_different_data() -> None:
     for asked in ("error", False):
         configuration = DataLoaderConfiguration(check_datasets=asked)
         assert resolved(door, dataloader_config=configuration).data.check_datasets == asked
+
+
+def test_switches_of_its_launcher_that_are_not_read_are_refused() -> None:
+    switches = {f"ACCELERATE_USE_{name}": "true" for name in ("DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")}
+    resolved(switches)
+    with pytest.raises(ValueError, match=r"_DEEPSPEED=true has no effect(.|\n)*_LM=true(.|\n)*_CONFIG=true"):
+        resolved({**switches, "ACCEL_AS_ACCELERATE": "1"})
+    sizes = ParallelismConfig(dp_shard_size=2)
+    door = {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", "ACCEL_AS_ACCELERATE": "1"}
+    assert resolved(door, parallelism_config=sizes).parallelism == sizes
+
+
+def test_recomputation_alone_is_not_of_variables_of_sharding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCEL_AS_ACCELERATE", "1")
+    monkeypatch.setenv("FSDP_AUTO_WRAP_POLICY", "NO_WRAP")
+    found = resolved(kwargs_handlers=[ActivationCheckpointingKwargs()]).recomputation
+    assert found is not None
+    assert found.auto_wrap_policy == "transformer_based_wrap"

@@ -13,13 +13,11 @@ from typing import Any, TypeVar
 
 from accel_state.devices import choose
 from accel_state.distributed_type import distributed_type
-from accel_state.environ import change, changed, process_environ
+from accel_state.environ import FALSE, TRUE, change, changed, process_environ
 
 T = TypeVar("T")
 
-_TRUE = ("y", "yes", "t", "true", "on", "1")
-_FALSE = ("n", "no", "f", "false", "off", "0")
-#: what a shell does not take as a part of a word
+#: characters that no line of an environment has in Accelerate
 _FORBIDDEN = {*"\n;<> "}
 #: variables by which a launcher and a script tell each other how to run
 OURS = ("ACCEL_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
@@ -36,9 +34,9 @@ def str_to_bool(value: str, to_bool: bool = False) -> int | bool:
         ValueError: For another word.
     """
     word = value.lower()
-    if word not in _TRUE + _FALSE:
-        raise ValueError(f"{value!r}: expected one of {', '.join(_TRUE + _FALSE)}")
-    return word in _TRUE if to_bool else int(word in _TRUE)
+    if word not in TRUE + FALSE:
+        raise ValueError(f"{value!r}: expected one of {', '.join(TRUE + FALSE)}")
+    return word in TRUE if to_bool else int(word in TRUE)
 
 
 def get_int_from_env(env_keys: Iterable[str], default: int) -> int:

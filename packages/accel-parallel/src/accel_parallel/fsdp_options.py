@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from accel_state.environ import process_environ
+from accel_state.environ import AS_ACCELERATE, FALSE, TRUE, flag, process_environ
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
@@ -33,12 +33,15 @@ STATE_DICT_TYPES = ("SHARDED_STATE_DICT", "FULL_STATE_DICT")
 
 def _of_variable(name: str, default: Any) -> Any:
     """Return the value of an option of which a script says nothing: that of Accelerate's variable, or the default."""
-    variable, environ = _VARIABLES[name], process_environ()
-    word = environ.get(variable)
-    if not word or (name == "sharding_strategy" and environ.get("FSDP_VERSION") == "2"):  # as Accelerate ignores it
+    variable, read, environ = _VARIABLES[name], _READ[name], process_environ()
+    if not flag(environ, AS_ACCELERATE):
         return default
+    # FSDP2 of Accelerate ignores the strategy, and its launcher sets both
+    if name == "reshard_after_forward" and environ.get("FSDP_VERSION") != "2" and environ.get(_STRATEGY):
+        variable, read = _STRATEGY, _reshards
+    word = environ.get(variable)
     try:
-        return _READ[name](word)
+        return read(word) if word else default
     except ValueError as error:
         raise ValueError(f"{variable}={word}: {error}") from None
 
@@ -50,7 +53,7 @@ class FullyShardedDataParallelPlugin:
     Parameters are gathered for a forward, one block at a time. If a model has no blocks by these options, each forward
     gathers the whole model at once, and a warning says so: name the classes of its blocks.
 
-    An option that is left out is that of Accelerate's variable, such as FSDP_STATE_DICT_TYPE, if it is set.
+    In a program for Accelerate, an option that is left out is that of its variable, such as FSDP_STATE_DICT_TYPE.
 
     Args:
         fsdp_version: 2. With 1 the model is sharded in the same way.
@@ -101,7 +104,7 @@ class FullyShardedDataParallelPlugin:
     forward_methods: Sequence[str] | None = None
     state_dict_type: str = field(default_factory=partial(_of_variable, "state_dict_type", "SHARDED_STATE_DICT"))
     cpu_ram_efficient_loading: bool = field(default_factory=partial(_of_variable, "cpu_ram_efficient_loading", False))
-    sharding_strategy: Any = field(default_factory=partial(_of_variable, "sharding_strategy", None))
+    sharding_strategy: Any = None
     backward_prefetch: Any = None
     forward_prefetch: Any = None
     use_orig_params: bool | None = None
@@ -210,10 +213,15 @@ class FullyShardedDataParallelPlugin:
 
 
 def _truth(word: str) -> bool:
-    truths = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if word.lower() not in truths:
+    if word.lower() not in TRUE + FALSE:
         raise ValueError("expected true or false")
-    return truths[word.lower()]
+    return word.lower() in TRUE
+
+
+def _reshards(strategy: str) -> bool:
+    if strategy.upper() not in _RESHARD:
+        raise ValueError(FSDP1_ONLY["sharding_strategy"])
+    return _RESHARD[strategy.upper()]
 
 
 def _truth_or_number(word: str) -> bool | int:
@@ -258,5 +266,5 @@ _VARIABLES = {
     "ignored_modules": "FSDP_IGNORED_MODULES",
     "state_dict_type": "FSDP_STATE_DICT_TYPE",
     "cpu_ram_efficient_loading": "FSDP_CPU_RAM_EFFICIENT_LOADING",
-    "sharding_strategy": "FSDP_SHARDING_STRATEGY",
 }
+_STRATEGY = "FSDP_SHARDING_STRATEGY"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from accel_state.environ import process_environ
+from accel_state.environ import AS_ACCELERATE, flag, process_environ
 from accel_state.mesh import MeshSpec
 
 if TYPE_CHECKING:
@@ -24,15 +24,16 @@ def _number(word: str) -> Any:
 
 def _size(variable: str) -> Any:
     """Return a size of which a script says nothing: that of Accelerate's variable for it, or 1."""
-    return _number(process_environ().get(variable, "1"))
+    environ = process_environ()
+    return _number(environ.get(variable) or "1") if flag(environ, AS_ACCELERATE) else 1
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelismConfig:
     """The sizes of the axes of parallelism, whose product is the number of processes.
 
-    With a plan and no sizes, those of the launcher count. A size that is left out is that of its variable, such as
-    PARALLELISM_CONFIG_TP_SIZE, or 1.
+    With a plan and no sizes, those of the launcher count. A size that is left out is 1, or in a program for Accelerate
+    that of its variable, such as PARALLELISM_CONFIG_TP_SIZE.
 
     Args:
         dp_replicate_size: Number of whole copies of the model.

@@ -53,8 +53,8 @@ _OF_ACCELERATE = {
     ACCUMULATION_STEPS: "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
     USE_FSDP: "ACCELERATE_USE_FSDP",
 }
-_TRUE = ("1", "true", "yes", "on")
-_FALSE = ("", "0", "false", "no", "off")
+TRUE = ("1", "true", "yes", "on", "y", "t")
+FALSE = ("0", "false", "no", "off", "n", "f")
 
 
 def process_environ() -> Mapping[str, str]:
@@ -98,11 +98,11 @@ def flag(environ: Mapping[str, str], name: str) -> bool:
         ValueError: For a word that is neither true nor false.
     """
     word = environ.get(name, "").strip().lower()
-    if word in _TRUE:
+    if word in TRUE:
         return True
-    if word in _FALSE:
+    if word in ("", *FALSE):
         return False
-    raise ValueError(f"{name}={environ[name]!r}: expected one of {', '.join((*_TRUE, *_FALSE[1:]))}")
+    raise ValueError(f"{name}={environ[name]!r}: expected one of {', '.join(TRUE + FALSE)}")
 
 
 def pairs(text: str) -> dict[str, str] | None:
@@ -201,17 +201,16 @@ def settings(environ: Mapping[str, str]) -> EnvironSettings:
     Raises:
         ValueError: For a malformed value.
     """
-    if flag(environ, AS_ACCELERATE):
-        theirs = {name: environ[word] for name, word in _OF_ACCELERATE.items() if word in environ}
-        environ = {**theirs, **environ}
-    steps = environ.get(ACCUMULATION_STEPS)
+    door = flag(environ, AS_ACCELERATE)
+    names = {ours: word if door and ours not in environ else ours for ours, word in _OF_ACCELERATE.items()}
+    steps = environ.get(names[ACCUMULATION_STEPS])
     if steps is not None and (not steps.isdecimal() or int(steps) < 1):
-        raise ValueError(f"{ACCUMULATION_STEPS}={steps!r}: expected a whole number of at least 1")
+        raise ValueError(f"{names[ACCUMULATION_STEPS]}={steps!r}: expected a whole number of at least 1")
     return EnvironSettings(
-        cpu=flag(environ, USE_CPU),
-        mixed_precision=environ.get(MIXED_PRECISION) or None,
+        cpu=flag(environ, names[USE_CPU]),
+        mixed_precision=environ.get(names[MIXED_PRECISION]) or None,
         accumulation_steps=int(steps) if steps is not None else None,
-        fsdp=_pairs_of(environ, FSDP_CONFIG) or {} if flag(environ, USE_FSDP) else None,
+        fsdp=_pairs_of(environ, FSDP_CONFIG) or {} if flag(environ, names[USE_FSDP]) else None,
         parallelism=_pairs_of(environ, PARALLELISM_CONFIG),
         deepspeed=_pairs_of(environ, DEEPSPEED_CONFIG) or {} if flag(environ, USE_DEEPSPEED) else None,
         dynamo=_pairs_of(environ, DYNAMO_CONFIG),

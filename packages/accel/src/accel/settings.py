@@ -71,6 +71,14 @@ class Settings:
     scheduler_once_per_step: bool
 
 
+#: switches of Accelerate's launcher, the argument in which the same can be said, and the way to say it to the launcher
+_NOT_READ = (
+    ("ACCELERATE_USE_DEEPSPEED", "deepspeed_plugin", "give accel launch --use_deepspeed"),
+    ("ACCELERATE_USE_MEGATRON_LM", "parallelism_config", "there is no Megatron-LM here; leave it out"),
+    ("ACCELERATE_USE_PARALLELISM_CONFIG", "parallelism_config", "give accel launch --parallelism_config_tp_size 2"),
+)
+
+
 def with_known_names(init: Callable[P, None]) -> Callable[P, None]:
     """Return a constructor whose error about unknown arguments lists all of them, with the names that are alike."""
     known = signature(init).parameters
@@ -117,6 +125,12 @@ def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Setting
         problems.append(
             f"fp16=True and mixed_precision={given.mixed_precision!r} contradict each other; give one of them"
         )
+    if _tried(lambda: flag(environ, AS_ACCELERATE), False, problems):
+        problems += [
+            f"{name}=true has no effect in accel: {instead}, or pass {argument}=... to Accelerator"
+            for name, argument, instead in _NOT_READ
+            if environ.get(name, "").lower() == "true" and arguments[argument] is None
+        ]
     precision = given.mixed_precision or ("fp16" if given.fp16 else from_environ.mixed_precision)
     if precision is not None and precision not in PRECISIONS.names():
         problems.append(f"mixed_precision={precision!r}: expected one of {', '.join(PRECISIONS.names())}")
@@ -230,5 +244,7 @@ def _recomputation(
     handler: ActivationCheckpointingKwargs | None, plugin: FullyShardedDataParallelPlugin | None
 ) -> FullyShardedDataParallelPlugin | None:
     if handler is not None and (handler.blocks is not None or plugin is None):
-        return FullyShardedDataParallelPlugin(transformer_cls_names_to_wrap=handler.blocks)
+        return FullyShardedDataParallelPlugin(
+            auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=handler.blocks
+        )
     return plugin if handler is not None or (plugin is not None and plugin.activation_checkpointing) else None

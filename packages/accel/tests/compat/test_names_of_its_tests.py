@@ -95,6 +95,9 @@ def test_a_layer_with_a_state_along_a_sequence_is_refused() -> None:
 def test_sizes_come_from_variables_and_make_a_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARALLELISM_CONFIG_TP_SIZE", "2")
     monkeypatch.setenv("PARALLELISM_CONFIG_DP_SHARD_SIZE", "many")
+    monkeypatch.setenv("PARALLELISM_CONFIG_CP_SIZE", "")
+    assert ParallelismConfig().total_size == 1  # the program is not for Accelerate
+    monkeypatch.setenv("ACCEL_AS_ACCELERATE", "1")
     assert ParallelismConfig().problems() == ["dp_shard_size='many': expected a whole number of at least 1"]
     sizes = ParallelismConfig(dp_replicate_size=2, dp_shard_size=3)
     assert sizes._get_mesh() == (("dp_replicate", "dp_shard", "tp"), (2, 3, 2))
