@@ -10,7 +10,7 @@ import torch
 from accel_ops import recursively_apply
 from torch import nn
 
-#: the layers that keep their weights so
+#: the classes of layers whose weights can be kept in a small dtype
 SUPPORTED_PYTORCH_LAYERS_FOR_UPCASTING = (nn.Linear, nn.modules.conv._ConvNd)
 
 

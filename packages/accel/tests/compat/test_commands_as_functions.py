@@ -1,6 +1,8 @@
 """Commands of Accelerate as functions: their parsers, config files as objects, and what they do."""
 
 import logging
+import re
+import subprocess
 from argparse import ArgumentParser
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +16,7 @@ from accel.commands.test import test_command as check
 from accel.commands.test import test_command_parser as check_parser
 from accel.commands.to_fsdp2 import convert_config_to_fsdp2, to_fsdp2_command, to_fsdp2_command_parser
 from accel.commands.tpu import tpu_command_launcher, tpu_command_parser
+from accel_names.commands.launch import command_of
 from accel_names.commands.merging import COMMAND as MERGE
 from accel_names.commands.to_fsdp2 import COMMAND as TO_FSDP2
 from accel_state import CannotRun
@@ -100,6 +103,59 @@ def test_a_config_for_fsdp1_is_converted(caplog: pytest.LogCaptureFixture) -> No
     assert "leave FSDP out" in caplog.text
 
 
+@pytest.mark.parametrize(("strategy", "frees"), [(1, True), ("2", False), (3, False), (4, True), (5, False)])
+def test_the_number_of_a_strategy_is_that_strategy(
+    strategy: Any, frees: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = convert_config_to_fsdp2({"fsdp_config": {"fsdp_sharding_strategy": strategy}})
+    assert config["fsdp_config"]["fsdp_reshard_after_forward"] is frees
+    assert ("copy is sharded by" in caplog.text) == (strategy in (4, 5))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "# A\ndistributed_type: NO\nfsdp_config:\n  fsdp_sharding_strategy: 2\n  fsdp_version: 1\nb: no # C\nd:\n",
+            "# A\ndistributed_type: NO\nfsdp_config:\n  fsdp_reshard_after_forward: false\n  fsdp_version: 2\n"
+            "b: no # C\nd:\n",
+        ),
+        (
+            '{"fsdp_config": {"fsdp_offload_params": true}, "a": null}',
+            '{"fsdp_config": {"fsdp_offload_params": true, "fsdp_version": 2}, "a": null}',
+        ),
+        ("fsdp_config: {fsdp_version: 2} # so", "fsdp_config: {fsdp_version: 2} # so"),
+        (
+            "fsdp_config:\n    fsdp_offload_params: true",
+            "fsdp_config:\n    fsdp_offload_params: true\n    fsdp_version: 2",
+        ),
+    ],
+)
+def test_all_but_the_part_for_fsdp_stays_as_written(before: str, after: str, tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(before)
+    to_fsdp2_command(to_fsdp2_command_parser().parse_args(["--config_file", str(file), "--overwrite"]))
+    assert file.read_text() == after
+
+
+@pytest.mark.parametrize(("text", "words"), [("- a", "found a list"), ("{", "while parsing"), ("a: 1", "--overwrite")])
+def test_a_command_says_what_is_wrong_in_words(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    more = [] if words == "--overwrite" else ["--overwrite"]
+    with pytest.raises(CannotRun, match=f"accel to-fsdp2: .*{words}"):
+        TO_FSDP2.main(["--config_file", str(file), *more], standalone_mode=False)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("x"), subprocess.CalledProcessError(3, "gcloud")])
+def test_a_failure_of_a_command_is_told_without_a_traceback(error: Exception) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    with pytest.raises(CannotRun, match=rf"accel some: {re.escape(str(error))}"):
+        command_of("some", ArgumentParser, fail).main([], standalone_mode=False)
+
+
 def test_a_file_for_fsdp1_is_converted(tmp_path: Path) -> None:
     file, output = tmp_path / "c.yaml", tmp_path / "out.yaml"
     ClusterConfig("LOCAL_MACHINE", "FSDP", "no", False, False, fsdp_config=OLD).to_yaml_file(file)
@@ -142,6 +198,12 @@ def test_commands_for_a_pod(
     assert capsys.readouterr().out.splitlines() == [line.format(run) for run in runs]
     with pytest.raises(ValueError, match="nothing to run"):
         tpu_command_launcher(tpu_command_parser().parse_args(["--debug"]))
+    asked = tpu_command_parser().parse_args(["--command", "ls", "--debug"])
+    with pytest.raises(ValueError, match="--tpu_name and --tpu_zone"):
+        tpu_command_launcher(asked)
+    file.rename(tmp_path / "default_config.yaml")
+    tpu_command_launcher(asked)
+    assert capsys.readouterr().out == f"{line.format('ls')}\n"
 
 
 def test_arguments_for_sagemaker_have_values() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
+from accel_launch.config.config_writer import write_config
 from accel_state import DistributedType
 
 from accel_names.configs import default_config_path
@@ -49,11 +49,13 @@ class BaseConfig:
 
     def to_json_file(self, json_file: str | Path) -> None:
         """Write the settings as JSON."""
-        Path(json_file).write_text(json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        write_config(Path(json_file), json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n")
 
     def to_yaml_file(self, yaml_file: str | Path) -> None:
         """Write the settings as YAML."""
-        write_yaml(self.to_dict(), yaml_file)
+        import yaml
+
+        write_config(Path(yaml_file), yaml.safe_dump(self.to_dict()))
 
     @classmethod
     def from_yaml_file(cls, yaml_file: str | Path | None = None) -> Self:
@@ -199,15 +201,17 @@ def load_config_from_file(config_file: str | Path | None) -> ClusterConfig | Sag
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Return the settings in a file of YAML, or JSON, of which something is said."""
+    """Return the settings in a file of YAML, or JSON, of which something is said.
+
+    Raises:
+        ValueError: It is neither, or no mapping.
+    """
     import yaml
 
-    content = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected names with values, found a {type(content).__name__}")
     return {key: value for key, value in content.items() if value is not None}
-
-
-def write_yaml(content: Mapping[str, Any], path: str | Path) -> None:
-    """Write settings as YAML."""
-    import yaml
-
-    Path(path).write_text(yaml.safe_dump(dict(content)), encoding="utf-8")

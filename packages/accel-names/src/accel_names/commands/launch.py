@@ -6,6 +6,7 @@ import argparse
 import copy
 from collections.abc import Callable
 from functools import partial
+from subprocess import CalledProcessError
 from typing import Any
 
 import click
@@ -58,7 +59,9 @@ def command_of(
     def call(words: tuple[str, ...]) -> None:
         try:
             run(parser().parse_args([*words]))
-        except OSError as error:
+        except CannotRun:
+            raise
+        except (OSError, ValueError, RuntimeError, CalledProcessError) as error:
             raise CannotRun(f"accel {name}", [str(error)]) from None
 
     words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
@@ -123,7 +126,7 @@ def launch_command(args: argparse.Namespace) -> None:
     _finish(_LAUNCH, [*words, args.training_script, *args.training_script_args])
 
 
-#: as a command takes the place of its process, which a function does not
+#: `accel launch`, except that one process of a script does not take the place of this one, which goes on afterwards
 _LAUNCH = LaunchCommand("launch", partial(launch.run, stays=True), words="SCRIPT [arguments of the script]", help="")
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
-from accel_names.commands.cluster_config import read_yaml, write_yaml
+from accel_launch.config.config_writer import write_config
+
+from accel_names.commands.cluster_config import read_yaml
 from accel_names.commands.launch import command_of, parser_of
 
 logger = logging.getLogger("accel")
@@ -19,17 +23,20 @@ REMOVED = (
     "fsdp_sync_module_states",
     "fsdp_use_orig_params",
 )
-#: strategies, and whether each frees the whole parameters after a forward
+#: strategies in the order of their numbers, and whether each frees the whole parameters after a forward
 STRATEGIES = {
     "FULL_SHARD": True,
-    "HYBRID_SHARD": True,
     "SHARD_GRAD_OP": False,
-    "HYBRID_SHARD_ZERO2": False,
     "NO_SHARD": False,
+    "HYBRID_SHARD": True,
+    "HYBRID_SHARD_ZERO2": False,
 }
+_BY_NUMBER = dict(zip("12345", STRATEGIES, strict=True))
+_COPIES = "say over how many ranks each copy is sharded by parallelism_config_dp_shard_size"
 _CHANGED = {
     "NO_SHARD": "FSDP2 shards gradients in any case: leave FSDP out instead",
-    "HYBRID_SHARD": "say over how many ranks each copy is sharded by parallelism_config_dp_shard_size",
+    "HYBRID_SHARD": _COPIES,
+    "HYBRID_SHARD_ZERO2": _COPIES,
 }
 STRATEGY, RESHARD = "fsdp_sharding_strategy", "fsdp_reshard_after_forward"
 
@@ -47,9 +54,10 @@ def convert_config_to_fsdp2(config: dict[str, Any]) -> dict[str, Any]:
     if dropped := [key for key in REMOVED if key in before]:
         logger.warning(f"FSDP2 has no counterpart of {', '.join(dropped)}")
     strategy: Any = after.get(RESHARD, before.get(STRATEGY))
+    strategy = _BY_NUMBER.get(str(strategy), strategy)
     if STRATEGY in before or strategy in STRATEGIES:
         after[RESHARD] = STRATEGIES.get(strategy, strategy)
-    if change := _CHANGED.get(str(strategy).removesuffix("_ZERO2")):
+    if change := _CHANGED.get(strategy):
         logger.warning(f"{STRATEGY} {strategy}: {change}")
     return {**config, "fsdp_config": {**after, "fsdp_version": 2}}
 
@@ -64,7 +72,7 @@ def to_fsdp2_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
 
 
 def to_fsdp2_command(args: argparse.Namespace) -> None:
-    """Convert a config file.
+    """Convert a config file, of which all but the part for FSDP stays as it is written.
 
     Args:
         args: What `to_fsdp2_command_parser` has read.
@@ -80,8 +88,22 @@ def to_fsdp2_command(args: argparse.Namespace) -> None:
         raise ValueError("give --output_file, or --overwrite to replace the file")
     if not args.overwrite and Path(args.output_file).exists():
         raise FileExistsError(f"{args.output_file} is there already; give --overwrite to replace it")
-    config = convert_config_to_fsdp2(read_yaml(args.config_file))
-    write_yaml(config, args.output_file or args.config_file)
+    before, text = read_yaml(args.config_file), Path(args.config_file).read_text(encoding="utf-8")
+    after = convert_config_to_fsdp2(before)
+    if after is not before:
+        text = _with_options(text, after["fsdp_config"])
+    write_config(Path(args.output_file or args.config_file), text)
+
+
+def _with_options(text: str, options: dict[str, Any]) -> str:
+    import yaml
+
+    node = yaml.compose(text, yaml.SafeLoader)
+    (part,) = [value for key, value in node.value if key.value == "fsdp_config"]
+    start, end = part.start_mark.index, part.end_mark.index
+    end = start + len(text[start:end].rstrip())  # a block ends where the next key begins
+    new = json.dumps(options) if part.flow_style else indent(yaml.safe_dump(options), " " * part.start_mark.column)
+    return text[:start] + new.strip() + text[end:]
 
 
 COMMAND = command_of("to-fsdp2", to_fsdp2_command_parser, to_fsdp2_command)

@@ -35,12 +35,13 @@ def tpu_command_launcher(args: argparse.Namespace) -> None:
         args: What `tpu_command_parser` has read. A config file says what it leaves out.
 
     Raises:
-        ValueError: There are no commands.
+        ValueError: There are no commands, or it is not said on which pod.
         subprocess.CalledProcessError: gcloud failed.
     """
     commands = [word for words in args.command or () for word in words]
     file, name, zone = args.command_file, args.tpu_name, args.tpu_zone
-    if args.config_file is not None or (not commands and default_config_path(None).is_file()):
+    said = name and zone and (commands or file)
+    if args.config_file is not None or (not said and default_config_path(None).is_file()):
         config: Any = load_config_from_file(args.config_file)
         file = file or (None if commands else config.command_file)
         commands = commands or list(config.commands or ())
@@ -49,6 +50,8 @@ def tpu_command_launcher(args: argparse.Namespace) -> None:
         commands = Path(file).read_text(encoding="utf-8").splitlines()
     if not commands:
         raise ValueError("give --command or --command_file: there is nothing to run on the pod")
+    if not name or not zone:
+        raise ValueError("give --tpu_name and --tpu_zone, or a config file with them: on which pod is not said")
     if args.install_accelerate:
         version = args.accelerate_version
         commands.insert(0, f"pip install {_RELEASES.get(version, f'accelerate=={version}')}")
