@@ -134,8 +134,9 @@ def test_a_name_that_accel_lacks_is_no_module(name: str, forked: Python) -> None
 
 def test_a_name_that_programs_only_import_is_refused_when_it_is_used(forked: Python) -> None:
     program = "from accelerate.utils import FP8RecipeKwargs\nprint(isinstance(1, FP8RecipeKwargs))\nFP8RecipeKwargs()"
-    done = forked(f"{OPEN}{program}")
-    assert done.stdout == "False\n"
+    elsewhere = "import accelerate.hooks\nprint(hasattr(accelerate.hooks, 'FP8RecipeKwargs'))\n"
+    done = forked(f"{OPEN}{elsewhere}{program}")
+    assert done.stdout == "False\nFalse\n"
     assert 'CannotRun: FP8RecipeKwargs: mixed_precision="fp8" converts linear layers' in done.stderr
 
 

@@ -32,6 +32,7 @@ def test_an_argument_that_accel_lacks_needs_a_hand(argument: str, place: str) ->
         ("from accelerate \\\n . utils import (set_seed)\n", "from accel.utils import (set_seed)\n"),
         ("é = 'ü'; import os, accelerate # é\n", "é = 'ü'; import os, accel as accelerate # é\n"),
         ("x = '''\r\x0c'''; from\taccelerate import*\r", "x = '''\r\x0c'''; from\taccel import*\r"),
+        ("from accelerate.utéls import x\n", "from accel.utéls import x\n"),
         ("from os import accelerate, path\n", "from os import accelerate, path\n"),
     ],
 )

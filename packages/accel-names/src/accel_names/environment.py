@@ -17,7 +17,6 @@ from accel_state.environ import FALSE, TRUE, change, changed, process_environ
 
 T = TypeVar("T")
 
-#: characters that no line of an environment has in Accelerate
 _FORBIDDEN = {*"\n;<> "}
 #: variables by which a launcher and a script tell each other how to run
 OURS = ("ACCEL_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
@@ -63,7 +62,7 @@ def parse_choice_from_env(key: str, default: str = "no") -> str:
 
 
 def convert_dict_to_env_variables(current_env: Mapping[str, Any]) -> list[str]:
-    """Return entries as lines NAME=value, without those that a shell would not read as written."""
+    """Return entries as lines NAME=value, without those with a blank, an end of a line, or one of ; < >."""
     lines = []
     for name, value in current_env.items():
         if not name or _FORBIDDEN & {*name, *str(value)} or "=" in name:
@@ -90,14 +89,19 @@ def clear_environment() -> Iterator[None]:
 def purge_accelerate_environment(func_or_cls: T) -> T:
     """Restore the variables of the launcher after a function, or after each test of a class and of its heirs."""
     if inspect.isclass(func_or_cls):
+        own = vars(func_or_cls).get("__init_subclass__")
 
         def purge(heir: type) -> None:
             for name, method in list(vars(heir).items()):
-                if inspect.isfunction(method) and (name.startswith("test") or name == "setUp"):
+                if inspect.isfunction(method) and name.startswith("test"):
                     setattr(heir, name, _purged(method))
 
+        def begin(heir: type, /, **more: Any) -> None:
+            (own.__get__(None, heir) if own else super(func_or_cls, heir).__init_subclass__)(**more)  # type: ignore[arg-type] # it is a class here
+            purge(heir)
+
         purge(func_or_cls)
-        func_or_cls.__init_subclass__ = classmethod(purge)  # type: ignore[assignment]
+        func_or_cls.__init_subclass__ = classmethod(begin)  # type: ignore[assignment]
         return func_or_cls
     decorated: Any = _purged(func_or_cls)  # type: ignore[arg-type] # a function, as it is no class
     return decorated  # type: ignore[no-any-return]

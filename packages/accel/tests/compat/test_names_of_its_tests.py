@@ -70,18 +70,37 @@ def test_a_forward_in_float32_is_taken_off() -> None:
 def test_heirs_of_a_class_are_purged_too(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = import_module("os").environ
 
+    class Tagged:
+        """A class that takes a keyword from its heirs."""
+
+        tag = ""
+
+        def __init_subclass__(cls, tag: str = "", **more: Any) -> None:
+            super().__init_subclass__(**more)
+            cls.tag = tag
+
     @utils.purge_accelerate_environment
-    class Tests:
+    class Tests(Tagged):
         """Tests without a test."""
 
-    class Heirs(Tests):
+        def setUp(self) -> None:
+            environ["ACCELERATE_SET_UP"] = "1"
+
+    class Heirs(Tests, tag="x"):
         """Tests that set a variable."""
 
         def test_it(self) -> None:
             environ["ACCELERATE_SET_HERE"] = "1"
 
-    Heirs().test_it()
+    monkeypatch.setenv("ACCELERATE_SET_UP", "0")
+    tests = Heirs()
+    tests.setUp()
+    tests.test_it()
     assert "ACCELERATE_SET_HERE" not in environ
+    assert (environ["ACCELERATE_SET_UP"], tests.tag) == ("1", "x")
+    again = utils.purge_accelerate_environment(Tagged)
+    other: Any = type("Other", (again,), {}, tag="y")
+    assert other.tag == "y"
 
 
 def test_a_layer_with_a_state_along_a_sequence_is_refused() -> None:

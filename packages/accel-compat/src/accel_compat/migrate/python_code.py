@@ -15,7 +15,7 @@ from accel_compat.migrate.report import Rewritten
 from accel_compat.migrate.rewrites import OURS, module_for
 
 #: a module in an import, where the syntax tree says that it begins
-_MODULE = re.compile(rb"(from[\s\\]+|)\w+(?:[\s\\]*\.[\s\\]*\w+)*")
+_MODULE = re.compile(rb"(from[\s\\]+|)[\w\x80-\xff]+(?:[\s\\]*\.[\s\\]*[\w\x80-\xff]+)*")
 
 
 def rewrite_python(text: str) -> Rewritten:

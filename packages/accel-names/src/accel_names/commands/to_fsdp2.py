@@ -98,7 +98,7 @@ def to_fsdp2_command(args: argparse.Namespace) -> None:
 def _with_options(text: str, options: dict[str, Any]) -> str:
     import yaml
 
-    node = yaml.compose(text, yaml.SafeLoader)
+    node: Any = yaml.compose(text, yaml.SafeLoader)
     (part,) = [value for key, value in node.value if key.value == "fsdp_config"]
     start, end = part.start_mark.index, part.end_mark.index
     end = start + len(text[start:end].rstrip())  # a block ends where the next key begins

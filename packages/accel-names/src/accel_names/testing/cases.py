@@ -60,10 +60,8 @@ class MockingTestCase(unittest.TestCase):
 
     def add_mocks(self, mocks: Any) -> None:
         """Begin a mock, or several, until the end of the test."""
-        self.mocks = mocks if isinstance(mocks, tuple | list) else [mocks]
-        for mock in self.mocks:
-            mock.start()
-            self.addCleanup(mock.stop)
+        for mock in mocks if isinstance(mocks, tuple | list) else (mocks,):
+            self.enterContext(mock)
 
 
 class SubprocessCallException(Exception):
