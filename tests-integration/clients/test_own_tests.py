@@ -22,7 +22,7 @@ TABLE = Path(__file__).with_name("own_tests_that_differ.toml")
 PAGE = ROOT / "docs" / "guides" / "differences-from-accelerate.md"
 #: each test that cannot pass, and the heading of the page that says why
 CANNOT = {test: why for why, tests in tomllib.loads(TABLE.read_text()).items() for test in tests.split()}
-#: how many tests may differ, and the share of the others that has to pass, which is all of them
+#: how many tests may differ
 MOST = 40
 #: what pytest is to leave alone: plug-ins of this repository, and tests that need devices or examples
 OPTIONS = ("-p", "no:cacheprovider", "-p", "no:accel_testing", "-q", "-n", "2", "--timeout", "300", "-W", "ignore")

@@ -167,7 +167,7 @@ def test_all_that_is_wrong_is_told_at_once_and_nothing_is_written(
     done = accel(*KUBERNETES, *line, environ=no_client)
     assert (done.returncode, done.stdout) == (2, "")
     for words in (
-        "--machine_rank 1: each pod learns it from its index",
+        "--machine_rank 1: each pod learns it from Kubernetes",
         "--gpu_ids 0: Kubernetes gives the job its GPUs",
         "--num_processes 3 on 2 machines",
         "'imgae' is none of those for kubernetes; did you mean 'image'?",

@@ -65,7 +65,7 @@ def test_the_keys_of_a_file_become_values(tmp_path: Path) -> None:
 
 
 def test_json_is_read_as_well(tmp_path: Path) -> None:
-    assert values(write(tmp_path, '{"num_processes": 2}', "c.json")) == {"num_processes": 2}
+    assert values(write(tmp_path, '{\n\t"num_processes":\t2\n}', "c.json")) == {"num_processes": 2}
 
 
 def test_decision_12_a_file_of_accelerate_is_read(tmp_path: Path) -> None:

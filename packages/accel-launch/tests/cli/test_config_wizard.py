@@ -129,7 +129,7 @@ def test_several_machines_are_asked_how_they_meet() -> None:
     ]
 
 
-def test_machines_that_number_themselves_are_asked_eleven_questions() -> None:
+def test_machines_that_number_themselves_are_asked_ten_questions() -> None:
     values, user = ask(GPUS, {WHERE: MORE, "rdzv_backend": "c10d", "main_process_ip": "host-b"})
     assert "machine_rank" not in values
     assert len(user.asked) == 10
@@ -155,6 +155,12 @@ def test_values_of_the_file_are_offered_and_dropped_if_they_do_not_fit() -> None
     }
     values, _ = ask(GPUS, {}, before)
     assert (values["main_process_ip"], values["num_processes"], values["mixed_precision"]) == ("host-z", 8, "fp8")
+
+
+@pytest.mark.parametrize(("answers", "kept"), [({"num_processes": "2"}, True), ({}, False), ({"cpu": "CPU"}, False)])
+def test_gpus_of_the_file_stay_if_they_are_as_many_as_processes(answers: dict[str, str], kept: bool) -> None:
+    values, _ = ask(GPUS, {WHERE: ONE, **answers}, {"gpu_ids": "0,1", "num_processes": 4})
+    assert values.get("gpu_ids") == ("0,1" if kept else None)
 
 
 class Terminal:

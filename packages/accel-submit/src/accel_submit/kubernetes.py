@@ -117,8 +117,8 @@ class KubernetesScheduler(Scheduler):
     }
     gpus_options = ("gpus",)
     ignores: ClassVar = {
-        "machine_rank": "each pod learns it from its index",
-        "main_process_ip": "each pod learns it from its index",
+        "machine_rank": "each pod learns it from Kubernetes",
+        "main_process_ip": "each pod learns it from Kubernetes",
         "gpu_ids": "Kubernetes gives the job its GPUs, numbered from 0; ask for a number of them",
     }
     script_is_here = False

@@ -87,7 +87,9 @@ def read_content(path: Path) -> Mapping[object, object]:
             # Of the open file: another one could take its name between a look and the reading.
             problem = problem_of_open_file(file.fileno(), path)
             text = file.read() if problem is None else ""
-        content = yaml.load(text, _text_loader())  # a SafeLoader; JSON is YAML too
+        if path.suffix == ".json":
+            text = text.expandtabs()
+        content = yaml.load(text, _text_loader())  # a SafeLoader; JSON is YAML too, except for tabs
         if content is not None and not isinstance(content, dict):
             problem = f"expected lines of the form name: value, found a {type(content).__name__}"
     except FileNotFoundError:

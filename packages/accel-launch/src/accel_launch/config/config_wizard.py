@@ -147,7 +147,10 @@ def ask_settings(
 
     wizard.ask("mixed_precision", "Which precision?", "no", refusal=needs_gpu, words=PRECISIONS)
     wizard.ask("gradient_accumulation_steps", "How many batches for each step of the optimizer?", 1)
-    return {**{name: value for name, value in before.items() if name not in ASKED}, **wizard.answers}
+    kept = {name: value for name, value in before.items() if name not in ASKED}
+    if cpu or len(str(kept.get("gpu_ids")).split(",")) < count // machines:
+        kept.pop("gpu_ids", None)
+    return {**kept, **wizard.answers}
 
 
 def _ask_machines(wizard: ConfigWizard, host: str) -> int:
