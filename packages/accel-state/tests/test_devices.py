@@ -172,14 +172,46 @@ def test_xla_without_its_library_is_refused_in_words(monkeypatch: pytest.MonkeyP
     assert choose(cpu=True, environ={"PJRT_DEVICE": "TPU"}).kind == "cpu"
 
 
-def test_a_tpu_is_one_process_on_xla(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S4, S26: by the environment alone; torch_xla is a stand-in here, as it does not import beside this torch."""
+def stand_in_for_xla(monkeypatch: pytest.MonkeyPatch, world_size: int) -> list[str]:
+    """torch_xla, which does not import beside this torch, with a runtime of so many processes: what is called."""
     needs_no_other_accelerator()
-    steps: list[str] = []
-    library = SimpleNamespace(device=lambda: torch.device("xla", 0), sync=lambda: steps.append("sync"))
+    called: list[str] = []
+    runtime = SimpleNamespace(world_size=lambda: world_size)
+    library = SimpleNamespace(
+        device=lambda: torch.device("xla", 0), sync=lambda: called.append("sync"), runtime=runtime
+    )
     monkeypatch.setitem(sys.modules, "torch_xla", library)
     monkeypatch.setattr("accel_state.devices.xla.find_spec", lambda name: library)
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
+    return called
+
+
+@pytest.mark.parametrize(
+    ("environ", "found", "words"),
+    [
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
+            1,
+            r"XLA in a job of 2 \(launcher: torchrun\): on rank 1 the runtime of torch_xla connects 1, .*; start one ",
+        ),
+        ({}, 4, r"XLA in a job of 1 \(launcher: local\): on rank 0 the runtime of torch_xla connects 4, "),
+    ],
+    ids=["torchrun", "torch_xla.launch"],
+)
+def test_a_runtime_with_a_world_of_its_own_is_refused_before_any_exchange(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], found: int, words: str
+) -> None:
+    """S4: each would train alone, in silence."""
+    stand_in_for_xla(monkeypatch, found)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(CannotRun, match=words):
+        acquire(RunRequest())
+
+
+def test_a_tpu_is_one_process_on_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4, S26: by the environment alone."""
+    steps = stand_in_for_xla(monkeypatch, 1)
     state = PartialState()
     try:
         assert state.distributed_type == DistributedType.TPU

@@ -1,15 +1,20 @@
 """What is XLA's own: what is compiled, when it runs, and when shapes change; with --device=xla only."""
 
+import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accel import Accelerator, DataLoaderConfiguration, DistributedType
 from accel_state import release
+from accel_testing import stretched
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import DataLoader, TensorDataset
@@ -204,3 +209,15 @@ def test_a_script_may_pad_to_one_length_on_tpus(accelerate: Accelerate, static: 
             seen.append(counts()[0])
     assert (seen[1] == seen[-1]) == static
     assert len(warned) == (not static)
+
+
+def test_processes_that_the_runtime_does_not_connect_are_refused(tmp_path: Path) -> None:
+    """S4: without it each would train alone; two processes are started."""
+    script = tmp_path / "train.py"
+    script.write_text("from accel import Accelerator\nAccelerator()\nprint('trained')\n")
+    command = [sys.executable, "-m", "accel", "launch", "-n", "2", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=stretched(300), check=False)
+    assert done.returncode
+    assert "trained" not in done.stdout
+    words = r"XLA in a job of 2 \(launcher: accel launch\): on rank [01] the runtime of torch_xla connects 1, "
+    assert re.search(words, done.stderr), done.stderr

@@ -138,6 +138,7 @@ def _start(request: RunRequest) -> Run:
     topology = adopt(detect(environ))
     _refuse_mesh(request.mesh, topology.world_size)
     device = choose(cpu=request.cpu, environ=environ)
+    device.join(topology)
     placed_on = device.place(topology.local_rank if topology.local_world_size > 1 else None)
     if topology.world_size == 1:
         from accel_comm.transports.single import Single

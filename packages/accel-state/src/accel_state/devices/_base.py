@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    from accel_state.topology import Topology
+
 
 class Device(ABC):
     """A kind of hardware as a process sees it."""
@@ -17,6 +19,16 @@ class Device(ABC):
     kind: str
     #: what has to be called after each optimizer step; None if operations run as they come
     step_boundary: Callable[[], None] | None = None
+
+    def join(self, topology: Topology) -> None:  # noqa: B027 # most devices leave it to the process group
+        """Take the place of this process among the others, before it is placed.
+
+        Args:
+            topology: Rank of this process.
+
+        Raises:
+            CannotRun: If the runtime of the device connects other processes than the launcher has started.
+        """
 
     @property
     @abstractmethod

@@ -11,6 +11,8 @@ from accel_state.errors import CannotRun
 if TYPE_CHECKING:
     import torch
 
+    from accel_state.topology import Topology
+
 
 SIGN = 1 << 63
 
@@ -34,6 +36,24 @@ class Xla(Device):
 
         # runs what was collected: without it the graph of the next step would contain this one's
         self.step_boundary = torch_xla.sync
+
+    def join(self, topology: Topology) -> None:
+        """Compare the world of the runtime with the launcher's.
+
+        Each rank that the runtime does not connect would train alone: its exchanges return its own values, in silence.
+        """
+        from torch_xla import runtime
+
+        found, asked = runtime.world_size(), topology.world_size
+        if found != asked:
+            raise CannotRun(
+                f"XLA in a job of {asked} (launcher: {topology.launcher})",
+                [
+                    f"on rank {topology.rank} the runtime of torch_xla connects {found}, and values of others would not"
+                    " arrive; start one process for each device of a TPU with accel launch or torchrun, or one in all"
+                    " (Accelerator(strategy='spmd') drives all devices); PJRT_DEVICE=CPU connects no processes"
+                ],
+            )
 
     @property
     def group_backend(self) -> str:
