@@ -6,7 +6,10 @@ import re
 from repository import ROOT, all_sources, tree_of
 
 VENDORS = re.compile(r"nvidia|cuda|rocm|\bhip\b|\b[nxhm]pu\b|\bmlu\b|habana|ascend|\bmps\b|\bxla\b", re.IGNORECASE)
-PLUG_INS = ("devices/torch_accelerator.py", "devices/xla.py", "devices/__init__.py", "strategies/spmd.py")
+PLUG_INS = (
+    *("devices/torch_accelerator.py", "devices/xla.py", "devices/_xla_group.py", "devices/__init__.py"),
+    "strategies/spmd.py",
+)
 #: files beside the plug-ins, and what of one vendor they cannot ask torch for in general
 REASONS = {
     "accel_names/availability.py": "answers is_rocm_available, which scripts for Accelerate ask",
@@ -34,6 +37,8 @@ REASONS = {
     "accel_state/distributed_type.py": "values of Accelerate's enumeration",
     "accel_comm/process_group.py": "an option of NCCL",
     "accel_state/run_context.py": "variables that hide GPUs",
+    "accel_comm/transports/collective_work.py": "XLA has no streams",
+    "accel_parallel/strategies/ddp.py": "XLA averages gradients in the graph of a step",
     "accel_comm/transports/device_work.py": "asks the driver, without waiting for the device",
     "accel_submit/kubernetes.py": "the resource that a pod asks for",
     "accel_testing/seeds.py": "generators that tests seed",

@@ -1,6 +1,8 @@
 """Two processes hold one model: equal at the start, equal after a step, and different in between when asked."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -163,6 +165,15 @@ def test_the_norm_is_torchs_and_the_same_on_every_rank(world: MakePool, kind: fl
 
 def test_ddp_has_no_reason_not_to_run() -> None:
     assert list(ddp().check(alone(), PRECISIONS.load("fp16")())) == []
+
+
+@pytest.mark.parametrize("options", [{"comm_hook": "bf16"}, {"find_unused_parameters": True}])
+def test_options_of_the_container_are_refused_on_xla(options: dict[str, Any]) -> None:
+    """S4: no container is there that would follow them."""
+    on_xla, precision = replace(alone(), placed_on=torch.device("xla")), PRECISIONS.load("no")()
+    assert list(ddp().check(on_xla, precision)) == []
+    (reason,) = Ddp(**options).check(on_xla, precision)
+    assert "leave out options and hooks" in reason
 
 
 @pytest.mark.parametrize("strategy", [lambda: ddp(), lambda: STRATEGIES.load("single")()])

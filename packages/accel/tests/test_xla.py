@@ -1,5 +1,7 @@
 """What is XLA's own: what is compiled, when it runs, and when shapes change; with --device=xla only."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -221,3 +223,115 @@ def test_processes_that_the_runtime_does_not_connect_are_refused(tmp_path: Path)
     assert "trained" not in done.stdout
     words = r"XLA in a job of 2 \(launcher: accel launch\): on rank [01] the runtime of torch_xla connects 1, "
     assert re.search(words, done.stderr), done.stderr
+
+
+#: a client for the CPU connects no processes: gloo carries what the runtime of a TPU would
+JOB = """
+import json, os, sys
+from importlib import import_module
+
+import torch
+from accel import Accelerator, DataLoaderConfiguration
+from torch import distributed, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+folder, every, dispatch = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "dispatch"
+xm, runtime = import_module("torch_xla.core.xla_model"), import_module("torch_xla.runtime")
+metrics, of_runtime = import_module("torch_xla.debug.metrics"), xm.all_reduce
+processes = int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def by_gloo(kind, x, pin_layout):
+    held = x.cpu()
+    distributed.all_reduce(held, getattr(distributed.ReduceOp, kind.upper()))
+    return held.to(x.device)
+
+
+runtime.world_size, xm.all_reduce = lambda: processes, by_gloo
+loading = DataLoaderConfiguration(dispatch_batches=dispatch)
+accelerator = Accelerator(gradient_accumulation_steps=every, dataloader_config=loading)
+rank, on_device = accelerator.process_index, {"device": accelerator.device}
+torch.manual_seed(rank)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+rows = torch.randn(48, 6, generator=torch.Generator().manual_seed(3))
+loader = DataLoader(TensorDataset(rows), batch_size=8 // processes)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+
+
+def train(seen):
+    for (inputs,) in loader:
+        with accelerator.accumulate(model):
+            loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+        seen(loss.detach())
+
+
+def losses():
+    found = []
+    train(lambda loss: found.append(accelerator.reduce(loss, "mean").item()))
+    return found
+
+
+def counts(loss):
+    xm.wait_device_ops()
+    metric = [metrics.metric_data(name) for name in ("CompileTime", "ExecuteTime", "TransferFromDeviceTime")]
+    counted.append([one[0] for one in metric])
+
+
+before = losses()
+accelerator.save_state(folder)
+after = losses()
+accelerator.load_state(folder)
+told = {"losses": [before, after], "again": losses(), "processes": accelerator.num_processes}
+told["gathered"] = accelerator.gather(torch.tensor([rank, 7], **on_device)).tolist()
+told["truths"] = accelerator.gather(torch.tensor([rank == 1], **on_device)).tolist()
+with accelerator.no_sync(model):
+    accelerator.backward(model(torch.full((1, 6), 1.0 + rank, **on_device)).sum())
+told["kept"] = len(set(accelerator.gather(model[0].weight.grad[0, :1]).tolist()))
+optimizer.zero_grad()
+counted, xm.all_reduce = [], of_runtime
+train(counts)
+told["counted"] = counted
+if accelerator.is_main_process:
+    print("told:" + json.dumps(told))
+"""
+
+
+def told_by(folder: Path, every: int, loading: str, *launcher: str) -> dict[str, Any]:
+    script = folder / "job.py"
+    script.write_text(JOB)
+    command = [sys.executable, *launcher, str(script), str(folder / f"state-{len(launcher)}"), str(every), loading]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=stretched(400), check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("told:")]
+    told: dict[str, Any] = json.loads(line.removeprefix("told:"))
+    return told
+
+
+@pytest.mark.parametrize(
+    ("launcher", "every", "loading"),
+    [
+        (["-m", "accel", "launch", "-n", "2"], 1, "shard"),
+        (["-m", "torch.distributed.run", "--nproc-per-node", "2"], 2, "dispatch"),
+    ],
+    ids=["accel launch", "torchrun"],
+)
+def test_two_processes_train_as_one(tmp_path: Path, launcher: list[str], every: int, loading: str) -> None:
+    """S4, S115: saved and resumed, with weights of rank 0; a step is one graph, which has its exchange too."""
+    wanted, found = told_by(tmp_path, every, loading), told_by(tmp_path, every, loading, *launcher)
+    assert (wanted["processes"], found["processes"]) == (1, 2)
+    assert found["losses"] == [pytest.approx(losses, rel=1e-6) for losses in wanted["losses"]]
+    assert found["again"] == pytest.approx(wanted["losses"][1], rel=1e-6)
+    assert found["gathered"] == [0, 7, 1, 7]
+    assert found["truths"] == [False, True]
+    assert found["kept"] == 2, "gradients of no_sync stay on their rank"
+    steps = found["counted"][2 * every - 1 :: every]
+    assert steps[0][0] == steps[-1][0], "nothing is compiled after the second step"
+    assert [after[1] - before[1] for before, after in pairwise(steps)] == [1] * (len(steps) - 1)
+    assert steps[0][2] == steps[-1][2], "the host reads nothing"

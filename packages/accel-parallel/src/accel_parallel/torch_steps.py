@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 import torch
@@ -24,6 +25,16 @@ class TorchSteps(Steps):
     def __init__(self) -> None:
         #: averages gradients that the exchange of a model misses; a strategy that exchanges sets it
         self.missed: MissedGradients | None = None
+        self._keeps = False
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Exchange no gradients of backwards in the block, where no container of a model knows that they stay."""
+        before, self._keeps = self._keeps, True
+        try:
+            yield
+        finally:
+            self._keeps = before
 
     def meet(self, objects: Sequence[Any], models: Sequence[nn.Module]) -> None:
         """Do nothing: torch takes all of them."""
@@ -75,7 +86,7 @@ class TorchSteps(Steps):
         """
         if self.missed is not None:
             self.missed.losses += 1
-            if due:
+            if due and not self._keeps:
                 self.missed.backward(loss, models, optimizers, **kwargs)
                 return
         loss.backward(**kwargs)  # type: ignore[no-untyped-call] # of torch

@@ -79,6 +79,8 @@ class CollectiveWork:
             work = begin(received, *others, async_op=True)
             meanwhile()
             work.wait()
+            if received.device.type == "xla":
+                return None  # a part of the graph, which has no stream
             if received.device.type != "cpu":
                 # NCCL has only queued it. Its work would hold the tensors until it is asked; an event does not.
                 return DeviceWork(torch.accelerator.current_stream(received.device)).done

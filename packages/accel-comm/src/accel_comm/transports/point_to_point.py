@@ -62,7 +62,7 @@ class TorchPointToPoint(PointToPoint):
     def _direct(self) -> set[str]:
         backends = [part.split(":") for part in self._dist.get_backend_config().split(",")]
         # gloo would read the memory of a device as memory of the host
-        return {kind for kind, backend in backends if kind != "cpu" and backend not in ("gloo", "mpi")}
+        return {kind for kind, backend in backends if kind != "cpu" and not backend.endswith(("gloo", "mpi"))}
 
     def supports_device(self, kind: str) -> bool:
         return kind in self._direct

@@ -55,6 +55,7 @@ class Ddp(Strategy):
         self.comm_hooks = CommHookSettings.parse(comm_hook, comm_wrapper, comm_state_option or {})
         self.options = options
         self.steps = TorchSteps()
+        self._in_graph = False
 
     @classmethod
     def made(cls, options: DistributedDataParallelKwargs | None, asked: Asked) -> Self:
@@ -62,7 +63,9 @@ class Ddp(Strategy):
         return cls(**(options.to_kwargs() if options is not None else {}))
 
     def check(self, run: Run, precision: Precision) -> Sequence[str]:
-        """Return no reason, as it runs on every process group."""
+        """Return a reason on XLA for options that only the container has."""
+        if run.placed_on.type == "xla" and (self.options or self.comm_hooks != CommHookSettings.parse("no", "no", {})):
+            return ["on XLA the graph of a step averages gradients: leave out options and hooks of its container"]
         return []
 
     def setup(self, model: nn.Module, run: Run, policy: PrecisionPolicy) -> nn.Module:
@@ -85,7 +88,12 @@ class Ddp(Strategy):
         """
         if run.placed_on.type != "meta":
             refuse_empty(model)
-        if not any(parameter.requires_grad for parameter in model.parameters()):
+        group, trains = dist.group.WORLD, any(parameter.requires_grad for parameter in model.parameters())
+        if trains and self.steps.missed is None and group is not None:
+            self.steps.missed = MissedGradients(run, [group], [group], _late)
+        # on XLA no container exchanges gradients: all of them are averaged at the end of the backward, in its graph
+        self._in_graph = run.placed_on.type == "xla"
+        if self._in_graph or not trains:
             return make_equal(model, run.transport)
         on_the_device = {parameter.device for parameter in model.parameters()} == {run.placed_on}
         # torch takes them for a model on one accelerator only, and then moves inputs there too
@@ -93,9 +101,6 @@ class Ddp(Strategy):
         container = ForwardingContainer(model, policy, run.placed_on.type, device_ids=device_ids, **self.options)
         self.comm_hooks.register(container)
         container.on_renewal = partial(_agree_on_trained, run.transport)
-        group = dist.group.WORLD
-        if self.steps.missed is None and group is not None:
-            self.steps.missed = MissedGradients(run, [group], [group], _late)
         return container
 
     def unwrap(self, model: nn.Module) -> nn.Module:
@@ -126,10 +131,10 @@ class Ddp(Strategy):
                 windows.ends_anywhere = None
 
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
-        """Return the `no_sync` of the container, unless gradients have to be exchanged."""
-        if enabled or not isinstance(model, DistributedDataParallel):
-            return nullcontext()
-        return model.no_sync()
+        """Return the `no_sync` of the container, or what keeps gradients here on XLA, unless they are exchanged."""
+        if not enabled and isinstance(model, DistributedDataParallel):
+            return model.no_sync()
+        return self.steps.keeping() if self._in_graph and not enabled else nullcontext()
 
     @contextmanager
     def synchronising_backward(self, model: nn.Module) -> Iterator[None]:

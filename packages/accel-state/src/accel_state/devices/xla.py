@@ -1,4 +1,4 @@
-"""A device for TPUs and other hardware behind torch_xla, in one process."""
+"""A device for TPUs and other hardware behind torch_xla."""
 
 from __future__ import annotations
 
@@ -38,12 +38,17 @@ class Xla(Device):
         self.step_boundary = torch_xla.sync
 
     def join(self, topology: Topology) -> None:
-        """Compare the world of the runtime with the launcher's.
+        """Let the runtime connect this process, and compare its world with the launcher's.
 
         Each rank that the runtime does not connect would train alone: its exchanges return its own values, in silence.
         """
         from torch_xla import runtime
 
+        if topology.world_size > 1:
+            from torch_xla._internal import pjrt
+
+            # as torch_xla.launch and its rendezvous under torchrun do; the world that is asked for first is the last
+            pjrt.initialize_multiprocess(topology.local_rank, topology.local_world_size)
         found, asked = runtime.world_size(), topology.world_size
         if found != asked:
             raise CannotRun(
@@ -57,12 +62,10 @@ class Xla(Device):
 
     @property
     def group_backend(self) -> str:
-        """The backend of the process group, which does not exist yet.
+        """The backend that exchanges tensors of XLA by the runtime, and those of the CPU by gloo."""
+        from accel_state.devices._xla_group import register
 
-        Raises:
-            CannotRun: Always.
-        """
-        raise CannotRun("XLA", ["several processes on XLA are not there yet; start one process"])
+        return register()
 
     def place(self, local_rank: int | None) -> torch.device:
         import torch_xla
@@ -71,7 +74,7 @@ class Xla(Device):
         return device
 
     def hardware_id(self, placed_on: torch.device) -> str | None:
-        """Return None: there is one process."""
+        """Return None: the runtime gives each process a device of its own."""
         return None
 
     def rng_state(self) -> torch.Tensor:
