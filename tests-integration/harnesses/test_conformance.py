@@ -66,6 +66,23 @@ recording = stub_hardware:load
 [accel.devices]
 recording = stub_hardware:Stub
 """
+# What a maker brings who serves torch alone, and leaves accel to its class for all that torch names.
+OF_TORCH = """
+import torch
+from suite import recording_backend
+from suite.recording_device import DeviceTensor, RecordingDevice
+
+
+def load():
+    recording_backend.NAME = "tpu"
+    module = recording_backend._Module
+    module.get_rng_state, module.set_rng_state = staticmethod(torch.get_rng_state), staticmethod(torch.set_rng_state)
+    torch.distributed.Backend.default_device_backend_map["tpu"] = "gloo"
+    global RUNNING
+    RUNNING = RecordingDevice(recording_backend.register()).installed()
+    RUNNING.__enter__()
+    torch.nn.Buffer = DeviceTensor
+"""
 
 
 NAMES = {check.__name__.replace("_", " ") for mine in checks.CHECKS.values() for check in mine}
@@ -86,14 +103,36 @@ def conformance(python: str, folder: Path, *words: str) -> tuple[int, dict[str, 
     return ended.returncode, json.loads(ended.stdout)
 
 
+def install(folder: Path, module: str, entry_points: str) -> None:
+    """Lets the command, and what it starts, find a distribution in a folder of their path."""
+    (folder / "stub_hardware.py").write_text(module)
+    information = folder / "stub_hardware-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: stub-hardware\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(entry_points)
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_device_of_torch_passes_without_a_class_of_its_own(tmp_path: Path, size: int) -> None:
+    """By the entry point of torch alone, as TPUs come to torch without torch_xla; one process for each device."""
+    install(tmp_path, OF_TORCH, "[torch.backends]\ntpu = stub_hardware:load\n")
+    _, told = conformance(sys.executable, tmp_path, "--device", "tpu", "-n", str(size))
+    # fully_shard does not take the stand-in's tensors, which are of a class of their own, and the command ends there
+    sharded = "sharded training has the numbers of the cpu"
+    passed = {row["check"] for row in told["checks"] if row["outcome"] == "passed"}
+    assert {row["check"] for row in told["checks"]} - passed == {sharded}
+    assert passed >= {
+        "ranks exchange tensors",
+        "training has the numbers of the cpu",
+        "a checkpoint goes on bit for bit",
+    }
+
+
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_a_device_that_another_distribution_brings_passes(tmp_path: Path) -> None:
     """T37: entry points alone; the stub is on the path of the command and of what it starts."""
-    (tmp_path / "stub_hardware.py").write_text(STUB)
-    information = tmp_path / "stub_hardware-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: stub-hardware\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(ENTRY_POINTS)
+    install(tmp_path, STUB, ENTRY_POINTS)
     code, told = conformance(sys.executable, tmp_path, "--device", "recording")
     assert [row for row in told["checks"] if row["outcome"] == "failed"] == []
     assert code == 0
