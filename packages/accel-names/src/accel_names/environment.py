@@ -62,7 +62,7 @@ def parse_choice_from_env(key: str, default: str = "no") -> str:
 
 
 def convert_dict_to_env_variables(current_env: Mapping[str, Any]) -> list[str]:
-    """Return entries as lines NAME=value, without those with a blank, an end of a line, or one of ; < >."""
+    """Return entries as lines NAME=value, without those with a blank, an end of a line, a semicolon, or < or >."""
     lines = []
     for name, value in current_env.items():
         if not name or _FORBIDDEN & {*name, *str(value)} or "=" in name:
