@@ -120,18 +120,20 @@ def main(args):
     unet, optimizer, loader, rate = accelerator.prepare(unet, optimizer, loader, rate)
     if accelerator.is_main_process:
         accelerator.init_trackers(args.kind, config=vars(args))
-    global_step = first_epoch = 0
+    global_step = first_epoch = skipped = 0
     if args.resume_from_checkpoint:
         names = [name for name in os.listdir(args.folder) if name.startswith("checkpoint")]
         path = sorted(names, key=lambda name: int(name.split("-")[1]))[-1]
         accelerator.print(f"Resuming from checkpoint {path}")
         accelerator.load_state(os.path.join(args.folder, path))
         global_step = int(path.split("-")[1])
-        first_epoch = global_step // len(loader)
+        first_epoch, skipped = divmod(global_step, len(loader))
     first_step, losses = global_step, []
-    for _ in range(first_epoch, 100):
+    for epoch in range(first_epoch, 100):
         unet.train()
-        for clean, words in loader:
+        for step, (clean, words) in enumerate(loader):
+            if epoch == first_epoch and step < skipped:
+                continue
             with accelerator.accumulate(unet):
                 more = {}
                 if vae is not None:

@@ -1,6 +1,8 @@
 """A script in the checkpoint idiom of Accelerate's examples: step_N is saved in the loop, and gone on from by N alone.
 
-idiom.py FOLDER KIND [--from step_N] [--stop N]
+idiom.py FOLDER KIND [--from step_N] [--stop N] [--continue]
+
+With --continue it leaves out what was trained by `continue`, and else by skip_first_batches.
 
 It prints a line for each batch that it trains on: the step, the epoch of the script and the samples of the job.
 """
@@ -47,6 +49,7 @@ def main() -> None:
     parser.add_argument("kind", choices=["map", "stream"])
     parser.add_argument("--from", dest="begin")
     parser.add_argument("--stop", type=int)
+    parser.add_argument("--continue", dest="by_continue", action="store_true")
     given, _ = parser.parse_known_args()
     accelerator = Accelerator(cpu=True)
     model = nn.Linear(1, 1)
@@ -59,8 +62,12 @@ def main() -> None:
         step = int(given.begin.removeprefix("step_"))
         epoch, skipped = step // len(loader), step % len(loader)
     for at in range(epoch, EPOCHS):
-        active = accelerator.skip_first_batches(loader, skipped) if given.begin and at == epoch else loader
-        for batch in active:
+        begins, active = at == epoch, loader
+        if given.begin and begins and not given.by_continue:
+            active = accelerator.skip_first_batches(loader, skipped)
+        for number, batch in enumerate(active):
+            if given.by_continue and begins and number < skipped:
+                continue
             loss = model(batch).square().mean()
             accelerator.backward(loss)
             optimizer.step()

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -268,3 +269,41 @@ def test_a_process_that_is_served_the_same_hears_of_the_first_and_no_other(world
     assert len({before for before, _, _ in ranks}) == 4
     assert after[0] == after[1] != after[2] == after[3]
     assert [told for _, _, told in ranks] == [[]] * 4
+
+
+def streamed() -> Any:
+    return prepare_data_loader(DataLoader(RewindingShards(20), 2))
+
+
+def shuffled() -> Any:
+    return loader(own=False)
+
+
+def seeded() -> Any:
+    plain: Any = DataLoader(RangeDataset(20), 2, shuffle=True)
+    return prepare_data_loader(plain, use_seedable_sampler=True, data_seed=5)
+
+
+@pytest.mark.parametrize("by_continue", [True, False])
+@pytest.mark.parametrize("make", [shuffled, seeded, streamed])
+@pytest.mark.parametrize("served", [3, 10])
+def test_a_script_skips_by_itself_once_a_loader_is_rewound(make: Any, served: int, by_continue: bool) -> None:
+    """In the second epoch, or the third if the state is that of the last batch."""
+    torch.manual_seed(5)
+    one = make()
+    list(one)
+    second: list[int] = []
+    for step, batch in enumerate(one, start=1):
+        second += batch.tolist()
+        if step == served:
+            state, random_state = one.state_dict(), torch.get_rng_state()
+    third = ids(one)
+    again = make()
+    again.load_state_dict(state)
+    torch.set_rng_state(random_state)
+    again.rewind()
+    assert again.iteration == 1 + served // 10
+    skip = served % 10
+    kept = islice(again, skip, None) if by_continue else skip_first_batches(again, skip)
+    assert ids(kept) == (second[6:] if skip else third)
+    assert skip == 0 or ids(again) == third

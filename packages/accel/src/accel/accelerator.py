@@ -197,7 +197,7 @@ class Accelerator:
         self.clipping = GradientClipping(self.preparation)
         self.collectives = CollectiveOps(run, components.accumulation)
         registry = CheckpointRegistry(self.preparation, self.training)
-        self.checkpoints = Checkpointer(self.processes, registry, project, self.tracking, serves_branches=as_accelerate)
+        self.checkpoints = Checkpointer(self.processes, registry, project, self.tracking, as_accelerate=as_accelerate)
 
     def __getstate__(self) -> AcceleratorPickle:
         # Processes, devices and threads belong to the run of the process that reads this.

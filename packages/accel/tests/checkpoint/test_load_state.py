@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 import torch.distributed as dist
-from accel import Accelerator
+from accel import Accelerator, DataLoaderConfiguration
 from accel.checkpoint import save_job, verification
 from accel_checkpoint import CheckpointError, Manifest, encode, read_manifest
 from accel_checkpoint.manifest import RANK_STATES
@@ -316,6 +316,24 @@ def test_resume_begins_anew_only_where_there_was_never_a_checkpoint(tmp_path: Pa
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="checkpoint_0"):
         accelerator.resume()
+
+
+@pytest.mark.parametrize(("door", "stateful", "left"), [("", False, 2), ("1", True, 2), ("1", False, 4)])
+def test_a_program_for_accelerate_skips_what_a_loader_has_served(
+    door: str, stateful: bool, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it asks for loaders that keep their position."""
+    monkeypatch.setenv("ACCEL_AS_ACCELERATE", door)
+    config = DataLoaderConfiguration(use_stateful_dataloader=stateful)
+    accelerator = Accelerator(cpu=True, dataloader_config=config)
+    loader = accelerator.prepare(DataLoader(RangeDataset(8), 2, shuffle=True))
+    served: list[list[int]] = []
+    for step, batch in enumerate(loader):
+        served.append(batch.tolist())
+        if step == 1:
+            accelerator.save_state(str(tmp_path / "c"))
+    accelerator.load_state(str(tmp_path / "c"))
+    assert [batch.tolist() for batch in loader] == served[-left:]
 
 
 def verified_files(folder: str, own_disks: bool) -> tuple[list[str], list[str]]:

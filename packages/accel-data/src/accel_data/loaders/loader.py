@@ -129,13 +129,11 @@ class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
             epoch.begin_inside(passes[:-1])
             running, batches, resumed = self._begin_pass(epoch)
             try:
-                served = (
-                    running.cursor.served(batches, epoch)
-                    if self._dispatch is None
-                    else self._dispatch.served(running.cursor, batches, epoch)
-                )
-                if self._reader is not None and self.skip_batches and not resumed:
-                    served = islice(served, self.skip_batches, None)  # a sampler leaves them out by itself
+                cursor, dispatch = running.cursor, self._dispatch
+                served = (cursor.served if dispatch is None else partial(dispatch.served, cursor))(batches, epoch)
+                if self._reader is not None and (self._epochs.rewound or not resumed):
+                    # what a sampler can leave out is passed over already
+                    served = islice(served, self.skip_batches, None)
                 if self._step_marker is not None:
                     served = self._step_marker.mark_steps(served)
                 served = on_device(served, epoch, self.device, non_blocking=self._non_blocking)
@@ -144,9 +142,9 @@ class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
                         self.accumulation.activate(epoch)
                     epoch.batches += 1
                     if epoch.last:
-                        running.cursor.finish()
+                        cursor.finish()
                     yield batch
-                running.cursor.finish()
+                cursor.finish()
                 running.ended = True
                 if resumed and not epoch.last and self._speaks_for_job:
                     words = f"the rest of epoch {running.about.epoch}, which was resumed, has no batch"
@@ -327,8 +325,8 @@ class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
         if self.share is not None:
             # if the epoch drew no seed for workers, as they lived on, the order is drawn as if none were drawn now
             self.share.before_draw = (lambda: generators.put(rng)) if self._iterator is None and not seeded else None
-            skipped = self.skip_batches * self.plan.batches_per_round
-            cursor: MapCursor | IterableCursor = MapCursor(self.share, state, skipped)
+            skip = self.skip_batches * self.plan.batches_per_round if state is None or self._epochs.rewound else 0
+            cursor: MapCursor | IterableCursor = MapCursor(self.share, state, skip)
         else:
             cursor = IterableCursor(self._source, self._transport, state)
         refusal: Exception | None = None

@@ -1,4 +1,4 @@
-"""The attributes of a loader that scripts for Accelerate ask for."""
+"""What a loader has for scripts for Accelerate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accel_data.resume.epochs import EpochTracker
 
 
 class DataLoaderStateMixin:
-    """A loader with the names that Accelerate has for its state."""
+    """A loader with the names that Accelerate has for its state, and a way back for scripts that skip by themselves."""
 
     accumulation: AccumulationState
     _epochs: EpochTracker
@@ -29,3 +29,12 @@ class DataLoaderStateMixin:
     def gradient_state(self) -> AccumulationState:
         """The window of micro-batches that the loader tells of its passes."""
         return self.accumulation
+
+    def rewind(self) -> None:
+        """Let the next pass begin the epoch of a loaded state at its start, in the same order.
+
+        It is for scripts that skip by themselves what they were served before.
+        """
+        epochs = self._epochs
+        if epochs.pending is not None and not epochs.pending.ended:
+            epochs.pending, epochs.rewound = epochs.pending.at_start(), True

@@ -26,13 +26,13 @@ class MapCursor:
     Args:
         shard: The batch sampler of this rank.
         state: The state to resume from, or None.
-        skip: Batches of this rank to skip without a state.
+        skip: Batches of this rank to skip from there.
     """
 
     def __init__(self, shard: BatchSamplerShard, state: LoaderState | None, skip: int) -> None:
         self._shard = shard
         self._state = state
-        self._begun = skip * shard.round if state is None else state.consumed
+        self._begun = skip * shard.round + (0 if state is None else state.consumed)
         shard.skip = self._begun
 
     def begin(self) -> None:

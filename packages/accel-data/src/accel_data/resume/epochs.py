@@ -65,6 +65,8 @@ class EpochTracker:
         self.iteration = 0
         #: the state to resume from, until the next epoch begins
         self.pending: LoaderState | None = None
+        #: whether that state was put back to the start of its epoch, and the script skips by itself what was served
+        self.rewound = False
         self.consumption_log = consumption_log
         self._accumulation = accumulation
         self._world = world
@@ -100,7 +102,7 @@ class EpochTracker:
 
         The log gets the lines of a state at an end.
         """
-        self._running, self._ended = [], None
+        self._running, self._ended, self.rewound = [], None, False
         self.pending = state if state.begun else None
         if state.ended:
             for event in ("resume", "end"):

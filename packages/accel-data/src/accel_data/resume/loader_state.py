@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 FORMAT = 1
@@ -77,6 +77,10 @@ class LoaderState:
         """Return the positions of the sources of a stream."""
         taken = {} if self.ended else {int(source): count for source, count in self.taken.items()}
         return StreamPosition(taken, {int(source): state for source, state in self.sources.items()})
+
+    def at_start(self) -> LoaderState:
+        """Return the state at the start of the same epoch, with the random states of the position."""
+        return replace(self, consumed=0, digest=None, next_stream=0, taken={}, sources=self.front)
 
     @staticmethod
     def merged(entries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -40,7 +40,8 @@ class Checkpointer:
         registry: What a checkpoint holds.
         project: The folders and the names of checkpoints.
         tracking: The trackers, whose runs a checkpoint resumes.
-        serves_branches: Whether the main process may save without the others, as programs for Accelerate do.
+        as_accelerate: Whether the program is for Accelerate: its main process may save without the others, and it skips
+            by itself what a loader has served before the checkpoint, unless `use_stateful_dataloader` is set.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Checkpointer:
         project: ProjectConfiguration,
         tracking: TrackingSession,
         *,
-        serves_branches: bool = False,
+        as_accelerate: bool = False,
     ) -> None:
         self.registry = registry
         self.project = project
@@ -60,7 +61,7 @@ class Checkpointer:
         #: a checkpoint that the trackers have not heard of
         self._unnoted: Path | None = None
         self._saver = StateSaver(processes, self._consensus, registry, project, tracking.states)
-        self._serves_branches = serves_branches
+        self._as_accelerate = as_accelerate
         self._loader = StateLoader(processes, self._consensus, registry, project, tracking)
         self.signals = StopSignals(self._consensus)
         self.signals.install(project.stop_signals)
@@ -118,7 +119,7 @@ class Checkpointer:
 
     def _why_not_alone(self, *, asynchronous: bool) -> str:
         """Return why the main process cannot save without the others, in words, or nothing."""
-        if not self._serves_branches:
+        if not self._as_accelerate:
             return "every rank has to take part"
         if asynchronous or self._saver.in_background or self.project.save_on_each_node:
             return "ranks agree on a checkpoint that is written in the background or on each machine"
@@ -171,7 +172,12 @@ class Checkpointer:
         if map_location not in (None, "cpu", "on_device"):
             raise TypeError(f'map_location={map_location!r}: expected None, "cpu" or "on_device"')
         self.wait()
-        return self._loaded(*self._loader.load(input_dir))
+        loaded = self._loader.load(input_dir)
+        loaders: list[Any] = self.registry.preparer.loaders if self._as_accelerate else []
+        for loader in loaders:
+            if not loader.use_stateful_dataloader:
+                loader.rewind()
+        return self._loaded(*loaded)
 
     def resume(self) -> Path | None:
         """Restore everything from the newest checkpoint of the project, if there is one.
