@@ -29,6 +29,8 @@ DIFFERENT = {
     " is divided by its real number of batches (docs/guides/accumulation.md)",
     "save_state": "every rank has to call it, also where a script has `if accelerator.is_main_process`; a checkpoint is"
     " there whole or not at all, and its weights are safetensors (docs/guides/saving.md)",
+    "load_state": "loaders go on at the batch where the checkpoint was taken: remove what skips batches by `continue`"
+    " (docs/guides/saving.md)",
     "OneCycleLR|LambdaLR|get_scheduler|get_linear_schedule_with_warmup|get_cosine_schedule_with_warmup": "a schedule"
     " rests at its end, and counts steps of the optimizer that happened (docs/guides/schedules.md)",
     "prepare": "data that differs between processes is refused, where Accelerate trains on it"
