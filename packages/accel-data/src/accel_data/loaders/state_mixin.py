@@ -1,4 +1,4 @@
-"""What a loader has for scripts for Accelerate."""
+"""Give a loader what scripts for Accelerate ask it for."""
 
 from __future__ import annotations
 
