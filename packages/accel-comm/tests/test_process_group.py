@@ -59,9 +59,9 @@ def test_each_group_has_its_own_place_in_a_store(at_exit: list[Any]) -> None:
         open_group(0, 1, "gloo", GroupOptions(), fails)
     for _ in range(2):
         assert open_group(0, 1, "gloo", GroupOptions(), lambda: store)
-    assert store.check(["0/address"])
-    assert store.check(["1/address"])
-    assert not store.check(["2/address"])
+    assert store.check(["1/0/address"])
+    assert store.check(["1/1/address"])
+    assert not store.check(["1/2/address"])
 
 
 def test_threads_of_gloo_have_time_after_the_group_is_closed(at_exit: list[Any]) -> None:

@@ -91,7 +91,8 @@ class CheckpointRegistry:
             while _key(kind, number) in all_named or _key(kind, number) in named:
                 number += 1
             if not _has_state(added):
-                problems.append(f"no state_dict: Item at index {place} (a {kind})")
+                where = f"Item at index {place}"  # as Accelerate says it
+                problems.append(f"{where} (a {kind})")
             all_named[_key(kind, number)] = added
         for name, added in named.items():
             if not _has_state(added):
