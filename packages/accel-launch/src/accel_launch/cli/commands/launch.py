@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 HELP = """Starts SCRIPT once for each accelerator, or on as many processes as you ask for. Everything after SCRIPT goes
 to SCRIPT untouched."""
-EPILOG = """Long options may be written with dashes in place of underscores. A value is taken from the first of these
-that has one: the option, its environment variable, the config file, the default. Options of accelerate launch that ask
-for nothing else, such as --multi_gpu and --dynamo_backend no, are accepted.
+EPILOG = """Each long option may be written with dashes as well, as in --num-processes. A value is taken from the first
+of these that has one: the option, its environment variable, the config file, the default. Options of accelerate launch
+that ask for nothing else, such as --multi_gpu and --dynamo_backend no, are accepted.
 
 \b
 examples:
