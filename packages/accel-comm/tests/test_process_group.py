@@ -165,8 +165,8 @@ def test_torch_lists_the_groups_of_a_script(world: MakePool) -> None:
     ("limits", "raised", "warns"),
     [
         ((10_000, 20_000), None, False),
-        ((1_024, 20_000), (20_000, 20_000), False),
-        ((1_024, resource.RLIM_INFINITY), (resource.RLIM_INFINITY, resource.RLIM_INFINITY), False),
+        ((1_024, 20_000), (8_256, 20_000), False),
+        ((1_024, resource.RLIM_INFINITY), (8_256, resource.RLIM_INFINITY), False),
         ((1_024, 4_096), (4_096, 4_096), True),
         ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None, False),
     ],

@@ -137,7 +137,8 @@ def file_sizes(folder: Path, inside: str = "") -> dict[str, int]:
     with os.scandir(folder / inside) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                sizes |= file_sizes(folder, f"{inside}{entry.name}/")
+                with suppress(PermissionError):  # of somebody else, and no part of what was written here
+                    sizes |= file_sizes(folder, f"{inside}{entry.name}/")
             elif entry.is_file(follow_symlinks=False):
                 with suppress(FileNotFoundError):  # another job removes it
                     sizes[f"{inside}{entry.name}"] = entry.stat(follow_symlinks=False).st_size

@@ -123,7 +123,9 @@ def allow_open_files(rank: int, size: int) -> None:
     enough = [limit == resource.RLIM_INFINITY or limit >= needed for limit in (soft, most)]
     if enough[0]:
         return
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    wanted = needed if most == resource.RLIM_INFINITY else min(needed, most)
+    with suppress(ValueError, OSError):  # a system may have limits of its own
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
     if not enough[1] and rank == 0:
         logger.warning(
             "a process may have %s open files here, and a job of %s processes may need %s: raise the hard limit"

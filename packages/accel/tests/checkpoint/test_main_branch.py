@@ -1,6 +1,8 @@
 """Saves under an `if` of the script that only the main process enters, as in scripts for Accelerate."""
 
 import logging
+import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from accel import Accelerator
 from accel.checkpoint.main_branch import find_main_branch
 from accel_checkpoint import read_manifest
 from accel_comm import CollectiveMismatch
+from accel_state import Topology
 from accel_testing import MakePool
 from torch import nn
 from torch.optim import AdamW
@@ -152,6 +155,23 @@ def shared():
     else: return save()
 def several():
     if state.process_index == 0 or state.other: return save()
+def nested():
+    if state.other and (state.is_main_process or state.other): return save()
+def hidden():
+    if not (state.is_main_process and state.process_index): return save()
+def listed():
+    if any([state.is_main_process, state.other]): return save()
+def equal():
+    if state.is_main_process == state.other: return save()
+def alike():
+    if "is_main_process": return save()
+def chosen():
+    if state.is_main_process if state.other else state.other: return save()
+def tested():
+    if (save_state := save()) and state.is_main_process: return save_state
+def both(save_state=save):
+    if state.is_main_process: return save_state()
+    else: return save_state()
 if state.is_main_process:
     def defined(): return save()
 """
@@ -161,7 +181,9 @@ def test_the_branch_is_that_around_the_call(tmp_path: Path) -> None:
     """In any function that leads to it, and not around its definition; none for a test that is turned round."""
     script = tmp_path / "script.py"
     script.write_text(IN_BRANCHES)
-    names: dict[str, Any] = {"find": find_main_branch, "__name__": "script"}
+    os.utime(script, (0, 0))
+    here = [Topology()]
+    names: dict[str, Any] = {"find": lambda: find_main_branch(here[0]), "__name__": "script"}
     exec(compile(IN_BRANCHES, str(script), "exec"), names)
 
     def found(name: str) -> tuple[str, bool] | None:
@@ -172,4 +194,18 @@ def test_the_branch_is_that_around_the_call(tmp_path: Path) -> None:
     assert found("within") == ("`if state.other and state.is_main_process:` at script:5", True)
     assert found("shared") == ("`if state.is_local_main_process:` at script:19", False)
     assert found("several") == ("`if state.process_index == 0 or state.other:` at script:22", False)
-    assert [found(name) for name in ("not_main", "turned", "after", "defined")] == [None] * 4
+    assert found("nested") is not None
+    others = "not_main turned after defined hidden listed equal alike chosen tested both"
+    assert [name for name in others.split() if found(name) is not None] == []
+    here[0] = Topology(rank=0, world_size=2, local_rank=0, local_world_size=1)
+    assert found("shared") is None, "each process is the main one of its machine"
+    assert found("within") is not None
+
+
+def test_a_file_that_has_changed_since_is_not_what_runs(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(IN_BRANCHES)
+    os.utime(script, (time.time() + 60, time.time() + 60))
+    names: dict[str, Any] = {"find": lambda: find_main_branch(Topology()), "__name__": "late"}
+    exec(compile(IN_BRANCHES, str(script), "exec"), names)
+    assert names["within"]() is None

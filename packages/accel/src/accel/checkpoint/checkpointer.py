@@ -99,7 +99,8 @@ class Checkpointer:
                 "save_state(safe_serialization=False): checkpoints are safetensors all the same", stacklevel=3
             )
         saver = self._saver
-        branch = find_main_branch() if self._processes.num_processes > 1 else None
+        here = self._processes.run.topology
+        branch = find_main_branch(here) if here.world_size > 1 else None
         if branch is not None:
             why = self._why_not_alone(asynchronous=asynchronous)
             if not why:
@@ -113,6 +114,7 @@ class Checkpointer:
                 )
         self.wait()
         self._unnoted = folder = saver.save(output_dir, asynchronous=asynchronous, max_shard_size=max_shard_size)
+        self._saver.newest = saver.newest
         if not asynchronous:
             self.wait()
         return folder
