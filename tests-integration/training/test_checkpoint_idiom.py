@@ -1,5 +1,6 @@
 """A script of Accelerate's that goes on by the number in the name of its checkpoint trains on all that is left."""
 
+import sys
 from pathlib import Path
 
 import idiom
@@ -45,11 +46,10 @@ def test_a_checkpoint_inside_an_epoch_is_told_or_gone_on_with(tmp_path: Path, ki
         assert "skip_first_batches" in said
 
 
-def test_a_program_for_accelerate_may_skip_by_continue(
-    tmp_path: Path, forking_python: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_for_accelerate_may_skip_by_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In fresh interpreters: one that is forked may have imported Accelerate already."""
     monkeypatch.setenv("ACCEL_AS_ACCELERATE", "1")
-    before, _ = run(forking_python, tmp_path, "map", 2, "--stop", "2")
-    rest, _ = run(forking_python, tmp_path, "map", 2, "--from", "step_2", "--continue")
+    before, _ = run(sys.executable, tmp_path, "map", 2, "--stop", "2")
+    rest, _ = run(sys.executable, tmp_path, "map", 2, "--from", "step_2", "--continue")
     assert [step for step, *_ in before + rest] == [1, 2, 3, 4, 5, 6]
     assert sorted(sample for _, _, *samples in before + rest[:1] for sample in samples) == [*range(12)]
