@@ -1,4 +1,4 @@
-"""`accel launch --submit kubernetes --submit_options kind=trainjob`: the TrainJob, and what its pods run."""
+"""`accel launch --submit kubernetes --kind trainjob`: the TrainJob, and what its pods run."""
 
 import os
 import re
@@ -78,7 +78,7 @@ def written(folder: Path) -> dict[str, Any]:
             },
         ),
         (
-            ("kind=trainjob,image=me/train,cpus=4,runtime=ours", "--cpu", "-n", "2"),
+            ("image=me/train,cpus=4,runtime=ours", "--kind", "trainjob", "--cpu", "-n", "2"),
             {"numNodes": 1, "resourcesPerNode": {"requests": {"cpu": "4"}}},
         ),
     ],
@@ -100,7 +100,18 @@ def test_options_that_are_of_the_runtime_are_refused(accel: Run) -> None:
     for option in ("retries=0", "shm=2Gi"):
         assert f"submit option {option}: a TrainJob has it from its runtime; leave it out" in done.stderr
     done = accel(*SUBMIT, "image=i,runtime=ours", "--cpu", "--dry_run", "train.py")
-    assert "submit option runtime=ours: only kind=trainjob has a runtime" in done.stderr
+    assert "submit option runtime=ours: only --kind trainjob has a runtime" in done.stderr
+
+
+def test_a_kind_that_cannot_be_is_refused(accel: Run) -> None:
+    done = accel(*SUBMIT, "kind=job,image=i", "--kind", "trainjob", "--cpu", "--dry_run", "train.py")
+    assert "submit option kind=job contradicts --kind trainjob" in done.stderr
+    done = accel(*SUBMIT, "image=i", "--kind", "pod", "--cpu", "--dry_run", "train.py")
+    assert "submit option kind=pod: " in done.stderr
+    done = accel("launch", "--submit", "slurm", "--kind", "trainjob", "--cpu", "--dry_run", "train.py")
+    assert "--kind trainjob: slurm has one kind of job; leave --kind out" in done.stderr
+    done = accel("launch", "--kind", "trainjob", "--cpu", "train.py")
+    assert "--kind needs --submit SCHEDULER" in done.stderr
 
 
 def as_kubernetes(word: str, environ: Mapping[str, str]) -> str:

@@ -132,7 +132,7 @@ class KubernetesScheduler(Scheduler):
             problems.append(f"--cpu contradicts submit option gpus={options['gpus']}: give one of the two")
         trains = options.get("kind") == "trainjob"
         wrong = sorted(options.keys() & (_OF_A_JOB if trains else {"runtime"}))
-        why = "a TrainJob has it from its runtime; leave it out" if trains else "only kind=trainjob has a runtime"
+        why = "a TrainJob has it from its runtime; leave it out" if trains else "only --kind trainjob has a runtime"
         problems += [f"submit option {name}={options[name]}: {why}" for name in wrong]
         name = options.get("name") or _label(request.name)
         place = []

@@ -22,7 +22,7 @@ from accel_launch.job.script_check import script_problem
 from accel_state.errors import CannotRun
 
 #: options that say what becomes of the job, and not how it runs; what a config file says is written out as flags
-NOT_IN_THE_JOB = ("config_file", "dry_run", "submit", "submit_options", "submit_file", "num_machines")
+NOT_IN_THE_JOB = ("config_file", "dry_run", "submit", "submit_options", "kind", "submit_file", "num_machines")
 
 Types = Mapping[str, "click.ParamType[Any]"]
 TEXT = OptionType("TEXT", "a word", lambda text: text or None)
@@ -149,7 +149,13 @@ class Scheduler(ABC):
         settings, script = options.settings, options.script
         problems = [*options.problems]
         notes: list[str] = []
-        given = self._read(settings.submit_options or {}, problems)
+        texts = dict(settings.submit_options or {})
+        if settings.kind is not None:
+            if "kind" not in self.types:
+                problems.append(f"--kind {settings.kind}: {self.name} has one kind of job; leave --kind out")
+            elif texts.setdefault("kind", settings.kind) != settings.kind:
+                problems.append(f"submit option kind={texts['kind']} contradicts --kind {settings.kind}")
+        given = self._read(texts, problems)
         machines, asked = given.get(self.machines_option), settings.num_machines
         if machines and asked and asked != machines:
             problems.append(f"submit option {self.machines_option}={machines} contradicts --num_machines {asked}")

@@ -167,6 +167,12 @@ class LaunchSettings:
         " for sagemaker role=ARN,instance_type=TYPE. An error lists those that are missing.",
         callback=with_entries,
     )
+    kind: str | None = _setting(
+        click.STRING,
+        "What to write for --submit kubernetes: job, or trainjob for a TrainJob of Kubeflow Trainer. Default: job.",
+        key=None,
+        metavar="[job|trainjob]",
+    )
     submit_file: str | None = _setting(
         FILE, "Where to write the job. Default: accel.sbatch, accel-sagemaker.json or accel-job.yaml.", key=None
     )

@@ -103,7 +103,7 @@ def read_job(options: ResolvedOptions) -> Job:
         *options.problems,
         *(
             f"--{name} needs --submit SCHEDULER: without it the job would run here"
-            for name in ("submit_options", "submit_file")
+            for name in ("submit_options", "kind", "submit_file")
             if settings.is_flag(name)
         ),
         *filter(None, [script_problem(options, Path.cwd())]),
