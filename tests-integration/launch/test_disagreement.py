@@ -64,6 +64,15 @@ def test_a_rank_that_does_not_come_is_told_with_its_line_at_the_limit(name: str,
     assert "Traceback" not in done.err
 
 
+def test_ranks_that_use_different_parameters_are_told_before_the_limit(jobs: Jobs) -> None:
+    """Where no size is compared, as with NCCL, and only the rank that has used others than before asks."""
+    done = jobs("branches", "accel")
+    check(done, "branches")
+    assert done.code == 70
+    assert "find_unused_parameters=True" in done.err
+    assert "is its limit" not in done.err
+
+
 def test_a_rank_that_ends_early_is_told(jobs: Jobs) -> None:
     """T4: `break` of one rank, whose script then ends without another exchange."""
     check(jobs("break_to_the_end", "accel"), "break_to_the_end")

@@ -3,10 +3,12 @@
 import os
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
-from accel import Accelerator, InitProcessGroupKwargs
+from accel import Accelerator, FullyShardedDataParallelPlugin, InitProcessGroupKwargs
 from torch.utils.data import DataLoader, Dataset
 
 LIMIT_S = 5 * float(os.environ.get("ACCEL_TESTING_TIME_FACTOR") or 1)
@@ -106,6 +108,39 @@ def objects(accelerator: Accelerator) -> None:
         accelerator.gather(torch.ones(2))  # objects 1
 
 
+class Queued:
+    """A reduce-scatter as of NCCL, where the host goes on, no size is compared, and the device hangs if they differ."""
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.zeros(size, dtype=dtype, device=device)
+
+    def __call__(self, *, output_tensor: torch.Tensor, **_: Any) -> None:
+        pass
+
+
+class Branches(torch.nn.Module):
+    """Two layers, of which the second may be left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
+        hidden: torch.Tensor = self.first(x)
+        return self.second(hidden) if both else hidden
+
+
+def branches(accelerator: Accelerator) -> None:
+    """Parameters that rank 1 leaves out in the third backward; rank 0 waits for its device, which waits for rank 1."""
+    model: Any = accelerator.prepare(Branches())
+    model.set_custom_reduce_scatter(Queued())
+    for step in range(3):
+        loss = model(torch.ones(2, 4), accelerator.is_main_process or step < 2).sum()
+        accelerator.backward(loss)  # branches 1
+    if accelerator.is_main_process:
+        time.sleep(600)  # branches 0
+
+
 PROGRAMS = {
     one.__name__: one
     for one in (
@@ -120,10 +155,12 @@ PROGRAMS = {
         sleep,
         large,
         objects,
+        branches,
     )
 }
 
 
 if __name__ == "__main__":
     limit = InitProcessGroupKwargs(timeout=timedelta(seconds=LIMIT_S))
-    PROGRAMS[sys.argv[1]](Accelerator(cpu=True, kwargs_handlers=[limit]))
+    sharded = FullyShardedDataParallelPlugin(auto_wrap_policy="no_wrap") if sys.argv[1] == "branches" else None
+    PROGRAMS[sys.argv[1]](Accelerator(cpu=True, kwargs_handlers=[limit], fsdp_plugin=sharded))

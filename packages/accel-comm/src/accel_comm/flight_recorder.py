@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -96,6 +97,8 @@ class FlightRecorder:
 
     def __init__(self, path: Path | None = None) -> None:
         self.number = 0
+        #: number and name of the newest exchanges that this rank had no need of
+        self.skipped: deque[str] = deque(maxlen=KEPT)
         #: the thread that began the newest exchange, before the first one the main thread
         self.thread = threading.main_thread().ident
         self._newest = _Exchange(0, 0.0, False, b"")
@@ -131,6 +134,11 @@ class FlightRecorder:
             _settling[id(self)] = self
         else:
             self._write(self._newest, time.monotonic())
+
+    def skip(self, what: str) -> None:
+        """Count an exchange that this rank has no need of."""
+        self.number += 1
+        self.skipped.append(f"{self.number} {what}")
 
     def settle(self) -> None:
         """Note that the exchange with which a device continued is over, if it is. Any thread may call."""

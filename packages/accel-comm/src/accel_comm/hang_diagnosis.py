@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 #: seconds after which a wait is in vain when a process is gone without a word; exchanges with it fail by themselves
 GONE_S = 30.0
@@ -27,6 +27,7 @@ class RankStatus:
         ended: Whether its script is over.
         asked: Number of the question that this answers.
         moves: Whether the exchange moves tensors, which take time on a slow network.
+        skipped: Numbers and names of exchanges that the rank had no need of.
     """
 
     rank: int
@@ -39,6 +40,7 @@ class RankStatus:
     ended: bool = False
     asked: int = 0
     moves: bool = False
+    skipped: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         if self.ended:
@@ -74,8 +76,8 @@ def diagnose(
 ) -> Diagnosis | None:
     """Return the fault in the activities of ranks, or None if there is none.
 
-    It is fatal if a rank waits for a rank that is gone or at its end, if all ranks wait in different calls, and if a
-    wait is longer than the limit.
+    It is fatal if a rank waits for a rank that is gone or at its end, or for one that had no need of the exchange, if
+    all ranks wait in different calls, and if a wait is longer than the limit.
 
     Args:
         statuses: Activity of each rank; None if a rank does not answer.
@@ -101,6 +103,9 @@ def diagnose(
         return Diagnosis(
             f"rank {_ranks(over)} has ended, and others wait for it{table}\n{_ADVICE}", fatal=True, sure=False
         )
+    skipped = {name for status in statuses if status is not None for name in status.skipped}
+    if any(f"{status.number} {status.what}" in skipped for status in impatient):
+        return Diagnosis(f"a rank needs an exchange that others do not{table}\n{_UNLIKE}", fatal=True)
     if len(waiting) == len(statuses) and _stands(waiting, before):
         return Diagnosis(f"all ranks wait for each other{table}\n{_ADVICE}", fatal=True)
     if longest >= limit:
@@ -114,6 +119,11 @@ def diagnose(
 
 ADVICE = (
     "Every rank has to call the same operations in the same order: look for one inside an `if`, or after a `break`."
+)
+#: only the parameters that a step has used are compared only if they change
+_UNLIKE = (
+    "Ranks of a sharded model have used different parameters, such as experts: say"
+    " FullyShardedDataParallelPlugin(find_unused_parameters=True)."
 )
 _ADVICE = (
     f"{ADVICE} Work of one rank that takes long belongs into main_process_first(); the limit is"

@@ -111,8 +111,10 @@ def own_status(rank: int, recorder: FlightRecorder, in_wait: Callable[[FrameType
         return RankStatus(rank, doing=doing)
     waiting = record.ended is None and frame is not None and in_wait(frame)
     waits = time.monotonic() - record.began if waiting else None
-    call, moves = str(record), bool(record.data)
-    return RankStatus(rank, record.number, record.what, call, waits, record.patient, doing, moves=moves)
+    call, moves, skipped = str(record), bool(record.data), list(recorder.skipped)
+    return RankStatus(
+        rank, record.number, record.what, call, waits, record.patient, doing, moves=moves, skipped=skipped
+    )
 
 
 def is_in_wait(frame: FrameType) -> bool:

@@ -104,6 +104,16 @@ def test_ranks_that_may_still_move_do_not_wait_for_each_other(now: Statuses, bef
     assert diagnosed(now, before) is None
 
 
+def test_a_wait_for_one_that_had_no_need_of_the_exchange_is_in_vain() -> None:
+    """The number and the name of the exchange have to be those that are waited for."""
+    for skipped in (["2 a", "3 a", "4 a"], ["2 gather"]):
+        assert diagnosed([waiting(0), replace(working(1), skipped=skipped)]) is None
+    diagnosis = diagnosed([waiting(0), replace(working(1), skipped=["2 gather", "3 gather", "4 gather"])])
+    assert diagnosis is not None
+    assert diagnosis.fatal
+    assert diagnosis.text.startswith("a rank needs an exchange that others do not\n  rank 0 has been waiting for 10 s")
+
+
 def test_a_wait_ends_at_its_limit() -> None:
     """T4, fault test 28: each rank is named, with what it does."""
     assert diagnosed([waiting(0, LIMIT - 0.1, patient=True), working(1)]) is None

@@ -58,6 +58,9 @@ class DataRanks(Transport):
         parts = self._world.agree(what, about, part if self._speaks else b"", join_spoken)
         return None if parts is None else _spoken(parts)
 
+    def skip(self, what: str) -> None:
+        self._world.skip(what)
+
     def votes(self, what: str) -> Votes:
         return self._world.votes(what)
 

@@ -1,5 +1,6 @@
 """Ranks of a sharded model that use different parameters: refused, or right."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -66,6 +67,35 @@ def test_different_experts_are_refused_on_all_ranks_if_not_announced(world: Make
         assert "rank 0 lacks gradients of experts.1.weight, experts.1.bias" in error
         assert "rank 1 lacks gradients of experts.0.weight, experts.0.bias" in error
         assert "find_unused_parameters=True" in error
+
+
+class Queued:
+    """A reduce-scatter as of NCCL, where sizes are not compared and the host goes on."""
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.zeros(size, dtype=dtype, device=device)
+
+    def __call__(self, **_: Any) -> None:
+        pass
+
+
+def refused_in_a_window() -> str:
+    plugin = FullyShardedDataParallelPlugin(auto_wrap_policy="no_wrap")
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin, gradient_accumulation_steps=2)
+    model = accelerator.prepare(Routed())
+    cast("Any", model).set_custom_reduce_scatter(Queued())
+    accelerator.backward(model(ROWS, 0).sum() + model(ROWS, 1).sum())
+    losses = [model(ROWS, expert).sum() for expert in range(2)]
+    with pytest.raises(UnlikeParameters) as error:
+        accelerator.backward(losses[0] + losses[1] if accelerator.is_main_process else losses[0])
+    return str(error.value)
+
+
+def test_a_parameter_left_out_inside_a_window_is_told_where_sizes_are_not_compared(world: MakePool) -> None:
+    """Both have a gradient of the micro-batch before."""
+    for error in world(2).run(refused_in_a_window):
+        assert "rank 1 lacks gradients of " in error
+        assert "rank 0" not in error
 
 
 def unused_by_all() -> bool:

@@ -32,6 +32,8 @@ def exchanges(ways: dict[str, Any], clip: bool, weighted: bool) -> list[str]:
     accelerator = Accelerator(cpu=True, **ways)
     torch.manual_seed(0)
     raw = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    if ways["strategy"] == "fsdp2":
+        raw.unused = nn.Parameter(torch.ones(4))  # torch's container of ddp would wait for its gradient
     loader = DataLoader(TensorDataset(torch.rand(64, 4), torch.arange(64) % 3), batch_size=2)
     model, optimizer, loader = accelerator.prepare(raw, torch.optim.AdamW(raw.parameters()), loader)
     names: list[str] = []

@@ -146,6 +146,19 @@ class Transport(ABC):
         """
 
     @abstractmethod
+    def skip(self, what: str) -> None:
+        """Count an agreement that this rank has no need of, without a message.
+
+        If another rank needs it, and so waits in `agree`, the watchdog says so and ends the job.
+
+        Args:
+            what: Name of the operation.
+
+        Collective:
+            Every rank must call this or `agree`.
+        """
+
+    @abstractmethod
     def votes(self, what: str) -> Votes:
         """Return a new series of votes of all ranks.
 

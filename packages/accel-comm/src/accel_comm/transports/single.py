@@ -35,6 +35,9 @@ class Single(Transport):
     ) -> Sequence[bytes] | None:
         return [part]
 
+    def skip(self, what: str) -> None:
+        pass
+
     def votes(self, what: str) -> Votes:
         return AgreedVotes(what, self)
 

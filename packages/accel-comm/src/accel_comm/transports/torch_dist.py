@@ -113,6 +113,9 @@ class TorchDist(Transport):
     ) -> Sequence[bytes] | None:
         return self._agreement.agree(what, about, part, join)
 
+    def skip(self, what: str) -> None:
+        self.recorder.skip(what)
+
     def votes(self, what: str) -> Votes:
         if self._channel is None:
             return AgreedVotes(what, self)

@@ -15,6 +15,7 @@ from accel_parallel.clip import clip_sharded_norm, sharded_norm, with_gradients
 from accel_parallel.invariants import refuse_strangers
 from accel_parallel.replicated_gradients import ReplicatedGradientSync
 from accel_parallel.sharded.loaded_state import divide_loaded_state
+from accel_parallel.sharded.unused_parameter_check import UnusedParameterCheck
 from accel_parallel.steps import Steps
 from accel_parallel.torch_steps import TorchSteps
 
@@ -32,6 +33,8 @@ class ShardedSteps(Steps):
         self.torch = TorchSteps()
         #: of the parameters that every rank holds whole
         self.gradient_syncs: list[ReplicatedGradientSync] = []
+        #: of models whose ranks have to use the same parameters
+        self.checks: list[UnusedParameterCheck] = []
 
     def meet(self, objects: Sequence[Any], models: Sequence[nn.Module]) -> None:
         """Raise if an optimizer has parameters of none of the models.
@@ -93,10 +96,16 @@ class ShardedSteps(Steps):
             due: Whether an optimizer step comes next.
             **kwargs: Arguments of torch's `backward`.
 
+        Raises:
+            UnlikeParameters: Ranks have used different parameters.
+
         Collective:
             Every rank must call.
         """
+        before = [check.marks() for check in self.checks]
         self.torch.backward(loss, models, optimizers, due=due, **kwargs)
+        for check, marks in zip(self.checks, before, strict=True):
+            check.compare(marks)
 
     def adopt(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> None:
         """Make parameters equal on all ranks that were put into a model after it was sharded.

@@ -1,17 +1,17 @@
-"""Compare the parameters that ranks of a sharded model have used in a step."""
+"""Compare the parameters that ranks of a sharded model have used in a backward."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import final
+from collections.abc import Mapping, Sequence
+from typing import Any, final
 
-from accel_amp.optimizer_parameters import parameters_of
-from accel_amp.step_hook import call_before_steps
 from accel_comm import AccelError, Transport
 from torch import nn
-from torch.optim import Optimizer
 
 from accel_parallel.invariants import unlike_lists
+
+#: name of the comparison
+COMPARED = "parameters that a backward has used"
 
 
 class UnlikeParameters(AccelError, RuntimeError):
@@ -20,11 +20,11 @@ class UnlikeParameters(AccelError, RuntimeError):
 
 @final
 class UnusedParameterCheck:
-    """A check that refuses a step if ranks have gradients of different parameters.
+    """A check that refuses a backward in which ranks have used different parameters.
 
-    torch adds up what comes at the same position. Ranks exchange something only if some parameters have no gradient. If
-    they lack on one rank and not on another, the gradients of a block have unlike sizes, and torch fails in the
-    backward.
+    torch adds up what comes at the same position, and a device waits for what another rank does not send. Ranks
+    exchange something only if a backward uses other parameters than the backward before. If only some ranks do, these
+    wait for the others, which the watchdog tells. gloo may fail earlier, in the backward.
 
     Args:
         parameters: Sharded parameters by name.
@@ -33,28 +33,44 @@ class UnusedParameterCheck:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], transport: Transport) -> None:
         self._parameters, self._transport = dict(parameters), transport
-        call_before_steps(self.compare)
+        #: what the newest backward added, by the gradients that were there before: the first of a window, and others
+        self._agreed: dict[tuple[bool, ...], list[int]] = {}
 
-    def compare(self, optimizer: Optimizer) -> None:
-        """Compare what ranks lack of the parameters of an optimizer.
+    def marks(self) -> list[int]:
+        """Return a number for each parameter, which a backward that uses the parameter makes larger."""
+        # torch adds to the gradients of a block in one memory, with one version
+        gradients: list[Any] = [parameter.grad for parameter in self._parameters.values()]
+        return [-1 if gradient is None else gradient._local_tensor._version for gradient in gradients]
+
+    def compare(self, before: Sequence[int]) -> None:
+        """Compare what ranks have used since the marks before a backward.
 
         Raises:
-            UnlikeParameters: Ranks lack different ones. It is raised on all ranks.
+            UnlikeParameters: Ranks have used different parameters. It is raised on all ranks.
 
         Collective:
             Every rank must call.
         """
-        held = set(map(id, parameters_of(optimizer)))
-        mine = {name: parameter for name, parameter in self._parameters.items() if id(parameter) in held}
-        lacking = [name for name, parameter in mine.items() if parameter.requires_grad and parameter.grad is None]
-        if not lacking or len(lacking) == len(mine):
+        empty = tuple(mark < 0 for mark in before)
+        used = [mark - old for mark, old in zip(self.marks(), before, strict=True)]
+        if self._agreed.get(empty) == used:
+            self._transport.skip(COMPARED)
             return
+        found = unlike_lists(self._transport, COMPARED, list(map(str, used)))
+        self._agreed[empty] = used
+        if not found:
+            return
+        most = [max(map(int, counts)) for counts in zip(*found, strict=True)]
+        lacks = [
+            [name for name, mine, all_ in zip(self._parameters, counts, most, strict=True) if int(mine) < all_]
+            for counts in found
+        ]
         ranks = [
             f"rank {rank} lacks gradients of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
-            for rank, names in enumerate(unlike_lists(self._transport, "parameters that a step has used", lacking))
+            for rank, names in enumerate(lacks)
+            if names
         ]
-        if ranks:
-            raise UnlikeParameters(
-                "ranks of a sharded model have used different parameters, such as experts, and torch has mixed up their"
-                f" gradients: {'; '.join(ranks[:4])}. Say FullyShardedDataParallelPlugin(find_unused_parameters=True)"
-            )
+        raise UnlikeParameters(
+            "ranks of a sharded model have used different parameters, such as experts, and torch has mixed up their"
+            f" gradients: {'; '.join(ranks[:4])}. Say FullyShardedDataParallelPlugin(find_unused_parameters=True)"
+        )

@@ -67,7 +67,6 @@ class Fsdp2(Strategy):
         self.plugin = plugin or FullyShardedDataParallelPlugin()
         self.tensor_plan = tensor_plan
         self.steps = ShardedSteps()
-        self._used: list[UnusedParameterCheck] = []
         # parameters that every rank holds whole, by their ids
         self._exchanged: dict[int, nn.Parameter] = {}
 
@@ -166,7 +165,7 @@ class Fsdp2(Strategy):
             divided = {
                 name: parameter for name, parameter in model.named_parameters() if parameter not in whole_everywhere
             }
-            self._used.append(UnusedParameterCheck(divided, run.transport))
+            self.steps.checks.append(UnusedParameterCheck(divided, run.transport))
         kept_whole = [parameter for parameter in model.parameters() if parameter in whole_everywhere]
         if kept_whole:
             self.steps.gradient_syncs.append(ReplicatedGradientSync(kept_whole, groups))
