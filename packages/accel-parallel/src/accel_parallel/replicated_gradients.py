@@ -7,6 +7,7 @@ from typing import final
 
 import torch
 import torch.distributed as dist
+from accel_amp import local_part
 from accel_amp.optimizer_parameters import parameters_of
 from accel_amp.step_hook import call_before_steps
 from torch import nn
@@ -46,13 +47,14 @@ class ReplicatedGradientSync:
             self.average()
 
 
+@torch.no_grad()
 def average_gradients(parameters: Iterable[torch.Tensor], groups: Sequence[dist.ProcessGroup]) -> None:
     """Replace gradients by their mean over the ranks of the groups. A rank without one counts as zeros, unless all are.
 
     It needs memory for the gradients of one dtype, up to `CHUNK` elements and one parameter at a time.
 
     Args:
-        parameters: Parameters with the gradients.
+        parameters: Parameters with the gradients; of a DTensor the part of this rank is averaged.
         groups: The groups.
 
     Raises:
@@ -63,19 +65,20 @@ def average_gradients(parameters: Iterable[torch.Tensor], groups: Sequence[dist.
     """
     chunks: list[list[torch.Tensor]] = []
     filling: dict[torch.dtype, list[torch.Tensor]] = {}
+    room: dict[torch.dtype, int] = {}
     for parameter in parameters:
         if not parameter.requires_grad:
             continue
-        chunk = filling.get(parameter.dtype)
-        if chunk is None or sum(one.numel() for one in chunk) >= CHUNK:
-            chunk = filling[parameter.dtype] = []
-            chunks.append(chunk)
-        chunk.append(parameter)
+        dtype = parameter.dtype
+        if room.get(dtype, 0) <= 0:
+            filling[dtype], room[dtype] = [], CHUNK
+            chunks.append(filling[dtype])
+        filling[dtype].append(parameter)
+        room[dtype] -= local_part(parameter).numel()
     for chunk in chunks:
         _average(chunk, groups)
 
 
-@torch.no_grad()
 def _average(parameters: Sequence[torch.Tensor], groups: Sequence[dist.ProcessGroup]) -> None:
     found = [parameter.grad for parameter in parameters]
     if any(gradient is not None and gradient.is_sparse for gradient in found):
@@ -83,10 +86,11 @@ def _average(parameters: Sequence[torch.Tensor], groups: Sequence[dist.ProcessGr
             "sparse gradients of parameters that came after prepare, or of a second backward of one forward, are not"
             " exchanged; leave out sparse=True, or pass the model with them to prepare and call backward once"
         )
-    parts = [
+    wholes = [
         torch.zeros_like(parameter) if gradient is None else gradient
         for parameter, gradient in zip(parameters, found, strict=True)
     ]
+    parts = [local_part(whole) for whole in wholes]
     has = torch.stack([parts[0].new_full((), gradient is not None) for gradient in found])
     numbers = torch.cat([*(part.reshape(-1) for part in parts), has])
     for group in groups:
@@ -97,9 +101,7 @@ def _average(parameters: Sequence[torch.Tensor], groups: Sequence[dist.ProcessGr
     ranks = 1
     for group in groups:
         ranks *= dist.get_world_size(group)
-    for parameter, gradient, total, some in zip(parameters, found, sums, used, strict=True):
-        mean = (total / ranks).view_as(parameter)
-        if gradient is not None:
-            gradient.copy_(mean)  # it may be a part of a bucket
-        elif some:
-            parameter.grad = mean
+    for parameter, whole, part, total, some in zip(parameters, wholes, parts, sums, used, strict=True):
+        part.copy_((total / ranks).view_as(part))  # it may be a part of a bucket
+        if some:
+            parameter.grad = whole

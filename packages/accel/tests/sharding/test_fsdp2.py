@@ -1,6 +1,8 @@
 """Sharded training has the numbers of one process; the loop does not change."""
 
+from itertools import chain
 from typing import Any, NamedTuple, cast
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -89,6 +91,59 @@ def test_copies_that_are_sharded_themselves_train_as_one(world: MakePool, loop: 
     ways = {"parallelism_config": ParallelismConfig(dp_replicate_size=2, dp_shard_size=2)}
     for found in world(4).run(train, "auto", ways, loop):
         assert_same(found, train("auto", {}, loop), 1e-9)
+
+
+class Skipping(nn.Module):
+    """Blocks of which micro-batches use those that they name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4, dtype=torch.float64) for _ in range(5)])
+        self.head = nn.Linear(4, 1, dtype=torch.float64)
+
+    def forward(self, x: Tensor, used: tuple[int, ...]) -> Tensor:
+        for block in used:
+            x = x + torch.tanh(self.blocks[block](x))
+        result: Tensor = self.head(x)
+        return result
+
+
+def accumulated(ways: dict[str, Any], windows: list[list[tuple[int, ...]]]) -> tuple[int, dict[str, Tensor]]:
+    """The number of exchanges by all_reduce, and the weights after windows whose micro-batches use these blocks."""
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=len(windows[0]), **ways)
+    torch.manual_seed(0)
+    model, size = Skipping(), accelerator.num_processes
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.1))
+    with patch.object(torch.distributed, "all_reduce", wraps=torch.distributed.all_reduce) as all_reduce:
+        for number, used in enumerate(chain(*windows)):
+            rows = torch.linspace(-1, 2, 16, dtype=torch.float64).view(4, 4).roll(number, 0)
+            with accelerator.accumulate(model):
+                mine = rows[4 // size * accelerator.process_index :][: 4 // size]
+                accelerator.backward(model(mine, used).square().mean())
+                optimizer.step()
+                optimizer.zero_grad()
+    return all_reduce.call_count, {name: whole(value) for name, value in model.state_dict().items()}
+
+
+ALL = (0, 1, 2, 3, 4)
+#: blocks that micro-batches of windows use, and the exchanges between copies
+WINDOWS: dict[str, tuple[list[list[tuple[int, ...]]], int]] = {
+    "of one": ([[ALL]], 6),
+    "of four": ([[ALL] * 4], 1),
+    "a block is not used at the end": ([[ALL, ALL, (0, 1), (1,)], [(2,), (3,), (3,), (2,)]], 2),
+}
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+def test_copies_exchange_gradients_once_for_a_window(world: MakePool, windows: str) -> None:
+    """torch alone would exchange 24 times in a window of four micro-batches."""
+    given, exchanges = WINDOWS[windows]
+    plugin = FullyShardedDataParallelPlugin(min_num_params=20, auto_wrap_policy="size_based_wrap")
+    ways = {"parallelism_config": ParallelismConfig(dp_replicate_size=2, dp_shard_size=2), "fsdp_plugin": plugin}
+    _, weights = accumulated({}, given)
+    for count, found in world(4).run(accumulated, ways, given):
+        assert count == exchanges
+        torch.testing.assert_close(found, weights, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 2e-2), ("fp16", 1e-3)])

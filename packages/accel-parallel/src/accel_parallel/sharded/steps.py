@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, ClassVar, final
 
 import torch
@@ -14,6 +15,7 @@ from torch.optim import Optimizer
 from accel_parallel.clip import clip_sharded_norm, sharded_norm, with_gradients
 from accel_parallel.invariants import refuse_strangers
 from accel_parallel.replicated_gradients import ReplicatedGradientSync
+from accel_parallel.sharded.copies_of_parts import CopiesOfParts
 from accel_parallel.sharded.loaded_state import divide_loaded_state
 from accel_parallel.sharded.unused_parameter_check import UnusedParameterCheck
 from accel_parallel.steps import Steps
@@ -33,6 +35,8 @@ class ShardedSteps(Steps):
         self.torch = TorchSteps()
         #: of the parameters that every rank holds whole
         self.gradient_syncs: list[ReplicatedGradientSync] = []
+        #: of models of which there are several copies
+        self.copies: list[CopiesOfParts] = []
         #: of models whose ranks have to use the same parameters
         self.checks: list[UnusedParameterCheck] = []
 
@@ -103,7 +107,10 @@ class ShardedSteps(Steps):
             Every rank must call.
         """
         before = [check.marks() for check in self.checks]
-        self.torch.backward(loss, models, optimizers, due=due, **kwargs)
+        with ExitStack() as stack:
+            for copies in self.copies:
+                stack.enter_context(copies.backward(due=due))
+            self.torch.backward(loss, models, optimizers, due=due, **kwargs)
         for check, marks in zip(self.checks, before, strict=True):
             check.compare(marks)
 

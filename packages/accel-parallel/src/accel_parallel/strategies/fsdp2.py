@@ -28,6 +28,7 @@ from accel_parallel.rank_zero_source import RankZeroSource, send_tensors
 from accel_parallel.rebind import carry_over, refuse_hooks
 from accel_parallel.replicated_gradients import ReplicatedGradientSync
 from accel_parallel.sharded.copies import allow_copies
+from accel_parallel.sharded.copies_of_parts import CopiesOfParts
 from accel_parallel.sharded.forward import ShardedForward
 from accel_parallel.sharded.loaded_state import divide_loaded
 from accel_parallel.sharded.numbers import guard_numbers
@@ -49,7 +50,8 @@ class Fsdp2(Strategy):
     """The strategy that shards models block by block, each gathered for its forward and backward only.
 
     Gradients are reduced to their parts in each backward, also within a window of accumulation: whole gradients would
-    take the memory of the whole model. So `no_sync` has no effect on them.
+    take the memory of the whole model. So `no_sync` has no effect on them. Copies of a sharded model average their
+    parts at the end of a window.
 
     Args:
         plugin: Options of sharding.
@@ -166,6 +168,9 @@ class Fsdp2(Strategy):
                 name: parameter for name, parameter in model.named_parameters() if parameter not in whole_everywhere
             }
             self.steps.checks.append(UnusedParameterCheck(divided, run.transport))
+        if run.mesh.replicate > 1 and not offloads:
+            parts = [parameter for parameter in model.parameters() if parameter not in whole_everywhere]
+            self.steps.copies.append(CopiesOfParts(model, parts, mesh.get_group(0)))
         kept_whole = [parameter for parameter in model.parameters() if parameter in whole_everywhere]
         if kept_whole:
             self.steps.gradient_syncs.append(ReplicatedGradientSync(kept_whole, groups))
@@ -235,7 +240,7 @@ class Fsdp2(Strategy):
         yield
 
     def synchronising(self, model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
-        """Do nothing, as gradients are kept as parts, which every backward reduces."""
+        """Do nothing, as gradients are kept as parts, which every backward reduces within a copy."""
         return _NOTHING
 
     def synchronising_backward(self, model: nn.Module) -> AbstractContextManager[None]:
