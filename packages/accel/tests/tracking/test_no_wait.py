@@ -1,5 +1,6 @@
 """Logging makes the host wait for no device."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 import torch
 from accel import Accelerator
 from accel.tracking import GeneralTracker, captured
+from accel_comm.transports import device_work
 from accel_testing import MakePool
 from suite.recording_backend import missing, register
 from suite.recording_device import RecordingDevice
@@ -80,8 +82,11 @@ def test_a_wait_of_a_script_is_seen(world: MakePool) -> None:
 
 
 def test_the_thread_that_delivers_waits_on_the_device_of_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread begins on the first device, on which each process would get a context."""
-    current, waited = [0], list[int]()
+    """A thread begins on the first device, where each process would get a context, and may break captures of others."""
+    current, waited, permitted = [0], list[int](), list[str]()
+    monkeypatch.setattr(
+        device_work, "_permit_calls_in_captures", lambda: permitted.append(threading.current_thread().name)
+    )
 
     @contextmanager
     def device_index(index: int) -> Iterator[None]:
@@ -98,5 +103,7 @@ def test_the_thread_that_delivers_waits_on_the_device_of_the_numbers(monkeypatch
         monkeypatch.setattr("torch.accelerator.current_stream", lambda _: stream)
         _, wait = captured.captured({"loss": device.put(torch.tensor(1.0))})
     assert wait is not None
-    assert wait()
-    assert (waited, current) == ([3], [0])
+    thread = threading.Thread(target=wait, name="delivers")
+    thread.start()
+    thread.join()
+    assert (waited, current, permitted) == ([3], [0], ["delivers"])

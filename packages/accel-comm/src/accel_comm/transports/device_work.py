@@ -1,11 +1,15 @@
-"""Ask a device whether it has done what it was asked for, from any thread."""
+"""Ask a device whether it has done what it was asked for, and read from it, in any thread."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from contextlib import suppress
-from typing import Any, final
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    import torch
 
 #: a thread in this mode is refused no call because another thread captures a graph; the number is the driver's
 THREAD_LOCAL = 1
@@ -26,20 +30,28 @@ class DeviceWork:
 
     def done(self) -> bool:
         """Return whether the device has done the work, also while another thread captures a graph."""
-        if threading.current_thread() is threading.main_thread():
-            return bool(self._event.query())
-        if not vars(_permitted):
-            _permitted.once = True
-            _permit_queries_in_captures()
-        import torch
-
-        # a thread begins on the first device, on which the driver would make a context of this process
-        with torch.accelerator.device_index(self._device.index):
+        with asking(self._device):
             return bool(self._event.query())
 
 
-def _permit_queries_in_captures() -> None:
-    """Put this thread into a mode in which its queries do not break a capture (torch.cuda.graph) of another."""
+@contextmanager
+def asking(device: torch.device) -> Iterator[None]:
+    """Return a context in which any thread may ask a device, or read from it, also while another captures a graph."""
+    if threading.current_thread() is threading.main_thread():
+        yield
+        return
+    import torch
+
+    if not vars(_permitted):
+        _permitted.once = True
+        _permit_calls_in_captures()
+    # a thread begins on the first device, on which the driver would make a context of this process
+    with torch.accelerator.device_index(device.index):
+        yield
+
+
+def _permit_calls_in_captures() -> None:
+    """Put this thread into a mode in which its calls do not break a capture (torch.cuda.graph) of another, for good."""
     import torch.version
 
     platform = "cuda" if torch.version.cuda is not None else "hip" if torch.version.hip is not None else None

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from accel_checkpoint.pieces import is_distributed
+from accel_comm.transports.device_work import asking
 from accel_ops import recursively_apply
 
 logger = logging.getLogger("accel")
@@ -49,8 +50,7 @@ def _tell_too_deep(name: str) -> None:
 
 def _wait(events: list[tuple[torch.device, torch.Event]]) -> bool:
     for device, event in events:
-        # a thread begins on the first device, on which the driver would make a context of this process
-        with torch.accelerator.device_index(device.index):
+        with asking(device):  # for good: the thread then reads the numbers
             event.synchronize()
     return True
 
