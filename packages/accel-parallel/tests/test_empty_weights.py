@@ -65,11 +65,14 @@ def test_parameters_keep_what_libraries_wrote_on_them() -> None:
     assert model.weight.kind == "expert"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("rank", "copies"), [(0, ["copy in"]), (1, ["copy out"])])
+@pytest.mark.parametrize(
+    ("rank", "stay", "copies"),
+    [(0, False, ["copy in", "copy out"]), (1, False, ["copy out"]), (0, True, ["copy in"]), (1, True, [])],
+)
 def test_only_weights_that_are_sent_travel_to_the_device(
-    monkeypatch: pytest.MonkeyPatch, rank: int, copies: list[str]
+    monkeypatch: pytest.MonkeyPatch, rank: int, stay: bool, copies: list[str]
 ) -> None:
-    """The memory of other ranks is written into; what it held before is nobody's."""
+    """The memory of other ranks is written into, or left; what it held before is nobody's."""
     monkeypatch.setattr("torch.distributed.get_rank", lambda _: rank)
 
     def broadcast(there: DeviceTensor, **_: Any) -> None:
@@ -78,8 +81,8 @@ def test_only_weights_that_are_sent_travel_to_the_device(
     monkeypatch.setattr("torch.distributed.broadcast", broadcast)
     weights: Any = torch.zeros(4)
     with RecordingDevice().installed() as gpu:
-        send_tensors([weights], [cast("Any", object())], torch.device("cuda:0"))
+        send_tensors([weights], [cast("Any", object())], torch.device("cuda:0"), stay=stay)
         gpu.finish_copies()
-    assert weights.tolist() == [3.0] * 4
-    assert [call[: len(copies[0])] for call in gpu.calls if call.startswith(copies[0])] == copies
-    assert rank == 0 or not [call for call in gpu.calls if call.startswith("copy in")]
+    assert weights.device.type == ("cuda" if stay else "cpu")
+    assert stay or weights.tolist() == [3.0] * 4
+    assert [" ".join(call.split()[:2]) for call in gpu.calls if call.startswith("copy")] == copies

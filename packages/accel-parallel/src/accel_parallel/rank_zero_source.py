@@ -80,13 +80,20 @@ class RankZeroSource:
                 local_part(parameter).copy_(local_part(part))
 
 
-def send_tensors(tensors: Iterable[torch.Tensor], groups: Sequence[dist.ProcessGroup], device: torch.device) -> None:
+def send_tensors(
+    tensors: Iterable[torch.Tensor],
+    groups: Sequence[dist.ProcessGroup],
+    device: torch.device,
+    *,
+    stay: bool = False,
+) -> None:
     """Give all ranks of the groups the values of the first. Tensors on the meta device are left out.
 
     Args:
         tensors: Tensors to change.
         groups: The groups.
         device: Device to send from and to.
+        stay: Leave the values on that device, where the tensors are from then on.
 
     Collective:
         Every rank must call with like tensors in like order.
@@ -102,7 +109,9 @@ def send_tensors(tensors: Iterable[torch.Tensor], groups: Sequence[dist.ProcessG
             there = held.to(device).contiguous() if near else torch.empty(held.shape, dtype=held.dtype, device=device)
             for group in groups:
                 dist.broadcast(there, group=group, group_src=0)
-            if there is not held:
+            if stay:
+                tensor.data = there
+            elif there is not held:
                 held.copy_(there)
 
 

@@ -1,13 +1,18 @@
 """What each rank holds of a sharded model after a step."""
 
+from collections.abc import Iterable
 from itertools import chain
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from accel import Accelerator
 from accel_amp import local_part
+from accel_parallel.rank_zero_source import send_tensors
 from accel_state import release
 from accel_testing import MakePool
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 WIDTH = 64
 
@@ -29,6 +34,33 @@ def held_after_a_step(strategy: str, precision: str) -> int:
     states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
     storages = [local_part(tensor).untyped_storage() for tensor in chain(model.parameters(), gradients, states)]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def sent_at_the_start() -> list[tuple[int, bool]]:
+    """Numbers that are on the device at once before they are sharded, and whether they stay there."""
+    accelerator = Accelerator(cpu=True, strategy="fsdp2")
+    model = nn.Sequential(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)), nn.BatchNorm1d(2))
+    sent = []
+
+    def send(tensors: Iterable[Tensor], *others: Any, stay: bool = False) -> None:
+        listed = list(tensors)
+        sent.append((sum(one.numel() for one in listed), stay))
+        send_tensors(listed, *others, stay=stay)
+
+    with patch("accel_parallel.strategies.fsdp2.send_tensors", send):
+        model = accelerator.prepare(model)
+    assert {one.shape[0] for one in model.state_dict().values() if isinstance(one, DTensor)} == {2}
+    return sent
+
+
+def test_weights_come_to_the_device_block_by_block_and_stay(world: MakePool) -> None:
+    """Of the model only buffers are sent back to the memory that they had."""
+    for sent in world(2).run(sent_at_the_start):
+        buffers, *blocks = sent
+        assert buffers == (5, False)
+        assert len(blocks) > 1
+        assert all(stay for _, stay in blocks)
+        assert sum(numbers for numbers, _ in blocks) == 8 + 6 + 4
 
 
 def test_two_ranks_hold_little_more_than_half_each(world: MakePool) -> None:

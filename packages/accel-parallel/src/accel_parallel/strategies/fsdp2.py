@@ -133,7 +133,8 @@ class Fsdp2(Strategy):
             _make_masters(model)
         layers = whole[str(Axis.TENSOR)]
         everywhere = [*groups, layers.get_group()] if styles else groups
-        send_tensors([*model.parameters(), *model.buffers()], everywhere, run.placed_on)
+        at_once = [one for one in model.parameters() if styles or one in whole_everywhere]
+        send_tensors([*at_once, *model.buffers()], everywhere, run.placed_on)
         if styles:
             parallelize(model, styles, layers, run.placed_on)
         # what was divided just now has other parameters
@@ -153,6 +154,11 @@ class Fsdp2(Strategy):
         offloads = self.plugin.cpu_offload and run.placed_on.type != "cpu"
         # also if a rank has nobody to share with: optimizers need all parameters to be of one kind
         for module in [*reversed(blocks), model]:
+            if not styles:  # a block at a time: the host is not asked again for what the device has
+                new = [
+                    one for one in module.parameters() if not isinstance(one, DTensor) and one not in whole_everywhere
+                ]
+                send_tensors(new, groups, run.placed_on, stay=True)
             fully_shard(
                 module,
                 mesh=mesh,
