@@ -7,10 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from accel_comm.errors import AccelError, CollectiveMismatch, NoRun, PeerFailed, PeerLost
-    from accel_comm.flight_recorder import call_site
-    from accel_comm.process_group import GroupOptions
-    from accel_comm.transports import Reduction, Transport
+    from accel_comm.errors import AccelError as AccelError
+    from accel_comm.errors import CollectiveMismatch as CollectiveMismatch
+    from accel_comm.errors import NoRun as NoRun
+    from accel_comm.errors import PeerFailed as PeerFailed
+    from accel_comm.errors import PeerLost as PeerLost
+    from accel_comm.flight_recorder import call_site as call_site
+    from accel_comm.process_group import GroupOptions as GroupOptions
+    from accel_comm.transports import Reduction as Reduction
+    from accel_comm.transports import Transport as Transport
 
 #: the modules of accel_comm, and the names that each gives
 _NAMES_OF = {
@@ -21,17 +26,7 @@ _NAMES_OF = {
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
-__all__ = [
-    "AccelError",
-    "CollectiveMismatch",
-    "GroupOptions",
-    "NoRun",
-    "PeerFailed",
-    "PeerLost",
-    "Reduction",
-    "Transport",
-    "call_site",
-]
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
@@ -41,4 +36,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -7,17 +7,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from accel_state.accelerate_state import AcceleratorState, PartialState
-    from accel_state.accumulation import AccumulationState, BatchPadding, LoaderPass, PartialWindow
-    from accel_state.devices import Device
-    from accel_state.distributed_type import DistributedType
-    from accel_state.environments import detect
-    from accel_state.errors import CannotRun, RunConflict, TopologyError, UnknownName
-    from accel_state.process_control import ProcessControl
-    from accel_state.registry import Registry
-    from accel_state.run import Run, RunRequest
-    from accel_state.run_context import acquire, current, is_initialized, release
-    from accel_state.topology import Rendezvous, Topology
+    from accel_state.accelerate_state import AcceleratorState as AcceleratorState
+    from accel_state.accelerate_state import PartialState as PartialState
+    from accel_state.accumulation import AccumulationState as AccumulationState
+    from accel_state.accumulation import BatchPadding as BatchPadding
+    from accel_state.accumulation import LoaderPass as LoaderPass
+    from accel_state.accumulation import PartialWindow as PartialWindow
+    from accel_state.devices import Device as Device
+    from accel_state.distributed_type import DistributedType as DistributedType
+    from accel_state.environments import detect as detect
+    from accel_state.errors import CannotRun as CannotRun
+    from accel_state.errors import RunConflict as RunConflict
+    from accel_state.errors import TopologyError as TopologyError
+    from accel_state.errors import UnknownName as UnknownName
+    from accel_state.process_control import ProcessControl as ProcessControl
+    from accel_state.registry import Registry as Registry
+    from accel_state.run import Run as Run
+    from accel_state.run import RunRequest as RunRequest
+    from accel_state.run_context import acquire as acquire
+    from accel_state.run_context import current as current
+    from accel_state.run_context import is_initialized as is_initialized
+    from accel_state.run_context import release as release
+    from accel_state.topology import Rendezvous as Rendezvous
+    from accel_state.topology import Topology as Topology
 
 #: the modules of accel_state, and the names that each gives
 _NAMES_OF = {
@@ -35,31 +47,7 @@ _NAMES_OF = {
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
-__all__ = [
-    "AcceleratorState",
-    "AccumulationState",
-    "BatchPadding",
-    "CannotRun",
-    "Device",
-    "DistributedType",
-    "LoaderPass",
-    "PartialState",
-    "PartialWindow",
-    "ProcessControl",
-    "Registry",
-    "Rendezvous",
-    "Run",
-    "RunConflict",
-    "RunRequest",
-    "Topology",
-    "TopologyError",
-    "UnknownName",
-    "acquire",
-    "current",
-    "detect",
-    "is_initialized",
-    "release",
-]
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
@@ -69,4 +57,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -127,8 +127,6 @@ class TreeAgreement(Agreement):
         length = len(payload)
         part = length.to_bytes(_LENGTH, "little") + payload if length <= self.share else b""
         whole, _ = self._of(header(what, self._recorder.begin(what), part=part, longest=length), b"".join)
-        if whole.longest == 0:
-            return [b""] * len(self._ranks), 0
         return without_lengths(whole.part) if whole.longest <= self.share else [], whole.longest
 
     def _of(self, mine: Header, join: Join) -> tuple[Header, Sequence[bytes]]:
