@@ -101,7 +101,7 @@ def test_one_that_is_gone_is_not_waited_for() -> None:
     _, second, store = pair()
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
-    store.post("who/0", [store.host, gone.pid])
+    store.post(f"host/{store.host}", [0, gone.pid])
     with pytest.raises(PeerFailed, match="rank 0, for which others wait, is gone"):
         second.wait(0, HERE)
 
@@ -111,7 +111,7 @@ def test_one_that_is_gone_after_its_turn_has_had_it() -> None:
     take(first)
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
-    store.post("who/0", [store.host, gone.pid])
+    store.post(f"host/{store.host}", [0, gone.pid])
     second.wait(0, HERE)
 
 
@@ -120,7 +120,7 @@ def test_one_on_another_machine_lives_while_its_heart_beats(monkeypatch: pytest.
     monkeypatch.setattr(store_exchange, "SILENT_S", stretched(1))
     monkeypatch.setattr(store_exchange, "MOST_S", 0.02)
     _, second, store = pair()
-    store.post("who/0", ["elsewhere", 1])
+    store.post(f"host/{store.host}", [9, 1])  # and rank 0 is elsewhere
     stop = threading.Event()
 
     def beat() -> None:
@@ -162,7 +162,7 @@ def test_a_rank_that_is_gone_is_not_waited_for_unless_it_has_said_yes() -> None:
     _, second, store = pair()
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
-    store.post("who/0", [store.host, gone.pid])
+    store.post(f"host/{store.host}", [0, gone.pid])
     with pytest.raises(PeerFailed, match="rank 0, for which others wait, is gone"):
         second.agree("saved", [0, 1], True)
     store.post("saved again/0", True)
@@ -177,7 +177,7 @@ def test_an_ended_script_keeps_to_the_verdict_without_more_waiting(
     monkeypatch.setattr(store_exchange, "SILENT_S", 0.1)
     monkeypatch.setattr(store_exchange, "MOST_S", 0.02)
     _, second, store = pair()
-    store.post("who/0", ["elsewhere", 1])
+    store.post(f"host/{store.host}", [9, 1])  # and rank 0 is elsewhere
     if verdict is not None:
         store.post("saved/verdict", verdict)  # of a third rank, that has heard all
     ended = threading.Thread(target=int)

@@ -48,12 +48,10 @@ def limit_of_open_group() -> timedelta | None:
     import torch.distributed as dist
 
     for kind in ("cpu", "cuda"):
-        try:
+        with suppress(RuntimeError, AttributeError):
             backend: Any = dist.group.WORLD._get_backend(torch.device(kind))  # type: ignore[union-attr] # it is open
             limit: timedelta = backend.options._timeout
-        except (RuntimeError, AttributeError):
-            continue
-        return limit
+            return limit
     return None
 
 

@@ -59,9 +59,9 @@ class StatusStore:
         self._prefix = f"accel.status/{run}/"
         self.rank = rank
         self.host = own_host()
-        self._who: dict[int, tuple[str, int]] = {}
+        #: the process ids of the ranks of this machine that are known
+        self._pids: dict[int, int] = {}
         self._written = set[str]()
-        self.post(f"who/{rank}", [self.host, os.getpid()])
         self._append(f"host/{self.host}", [rank, os.getpid()])
 
     @property
@@ -115,7 +115,11 @@ class StatusStore:
 
     def gone_here(self) -> set[int]:
         """Return the ranks of this machine whose processes live no more. Other machines know of theirs."""
-        return {rank for rank, pid in self._listed(f"host/{self.host}") if not _lives(pid)}
+        self._look_around()
+        return {rank for rank, pid in self._pids.items() if not _lives(pid)}
+
+    def _look_around(self) -> None:
+        self._pids.update(self._listed(f"host/{self.host}"))
 
     def _append(self, name: str, entry: Any) -> None:
         self._store.append(self._prefix + name, json.dumps(entry) + "\n")
@@ -129,17 +133,10 @@ class StatusStore:
         return self.all_alive([rank])[0]
 
     def all_alive(self, ranks: Sequence[int]) -> list[bool | None]:
-        """Return whether the process of each of these ranks lives."""
-        unknown = [rank for rank in ranks if rank not in self._who]
-        if unknown:
-            for rank, note in zip(unknown, self.read_all([f"who/{rank}" for rank in unknown]), strict=True):
-                if note is not None:
-                    self._who[rank] = note[0], note[1]
-        return [self._is_alive(rank) for rank in ranks]
-
-    def _is_alive(self, rank: int) -> bool | None:
-        host, pid = self._who.get(rank, ("", 0))
-        return _lives(pid) if host == self.host else None
+        """Return whether the process of each of these ranks lives, where this machine can know."""
+        if not self._pids.keys() >= {*ranks}:
+            self._look_around()
+        return [_lives(self._pids[rank]) if rank in self._pids else None for rank in ranks]
 
 
 def _lives(pid: int) -> bool:

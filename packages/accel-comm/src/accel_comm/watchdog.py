@@ -37,7 +37,6 @@ class Watchdog:
         limit_s: Seconds after which a wait is in vain.
         leave: Function that ends this process after a fatal diagnosis.
         is_over: Function that returns whether the run of this process has ended, with which the watch ends.
-        in_wait: Function that returns whether a stack waits in an exchange; None for `is_in_wait`.
     """
 
     def __init__(
@@ -49,12 +48,11 @@ class Watchdog:
         limit_s: float,
         leave: Callable[[], object],
         is_over: Callable[[], bool] = bool,
-        in_wait: Callable[[FrameType], bool] | None = None,
     ) -> None:
         self._store, self._recorder = store, recorder
         self._leave, self._is_over = leave, is_over
         # no method of this object, which would keep a store's file until the next garbage collection
-        status = functools.partial(own_status, store.rank, recorder, in_wait or is_in_wait)
+        status = functools.partial(own_status, store.rank, recorder)
         self._detector = HangDetector(store, size, status, limit_s=limit_s)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="accel-watchdog", daemon=True)
@@ -97,19 +95,18 @@ class Watchdog:
                 os.write(2, f"accel: {diagnosis.text}\n".encode(errors="replace"))
 
 
-def own_status(rank: int, recorder: FlightRecorder, in_wait: Callable[[FrameType], bool]) -> RankStatus:
-    """Return the newest exchange, whether its thread waits in it, and the line that the thread is at.
+def own_status(rank: int, recorder: FlightRecorder) -> RankStatus:
+    """Return the newest exchange of this process, whether its thread waits in it, and the line that the thread is at.
 
     Args:
         rank: Rank of this process.
         recorder: Flight recorder of this process.
-        in_wait: Function that returns whether a stack waits in an exchange.
     """
     record, frame = recorder.newest(), sys._current_frames().get(recorder.thread or 0)
     doing = users_line(frame) if frame is not None else "its end"
     if record is None:
         return RankStatus(rank, doing=doing)
-    waiting = record.ended is None and frame is not None and in_wait(frame)
+    waiting = record.ended is None and frame is not None and is_in_wait(frame)
     waits = time.monotonic() - record.began if waiting else None
     call, moves, skipped = str(record), bool(record.data), list(recorder.skipped)
     return RankStatus(

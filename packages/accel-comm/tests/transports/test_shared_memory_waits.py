@@ -26,7 +26,7 @@ def test_of_one_that_has_died_the_last_messages_are_read(clock: Clock) -> None:
     on = status_stores(2)
     first, second = channels(2, limit_s=1000, on=on)
     tell(first, b"its last")
-    on[0].post("who/0", [on[0].host, gone()])
+    on[0].post(f"host/{on[0].host}", [0, gone()])
     assert hear(second) == b"its last"
     with pytest.raises(Lost, match=r"^no message from rank 0 in \d\.\d s$"):
         hear(second)
@@ -45,7 +45,7 @@ def heard_at_last(clock: Clock, moment: int, how: str) -> bytes:
             if how == "closes":
                 first.close()
             else:
-                on[0].post("who/0", [on[0].host, gone()])
+                on[0].post(f"host/{on[0].host}", [0, gone()])
 
     clock.step = step
     return hear(second)
@@ -71,7 +71,7 @@ def test_one_that_has_closed_is_not_waited_for_by_who_writes(clock: Clock) -> No
 def test_one_that_has_died_is_not_waited_for_by_who_writes(clock: Clock) -> None:
     on = status_stores(3)
     first, second, third = channels(3, limit_s=1000, on=on)
-    on[0].post("who/2", [on[0].host, gone()])
+    on[0].post(f"host/{on[0].host}", [2, gone()])
     for _ in range(SLOTS):
         tell(first)
         tell(second)
@@ -88,7 +88,7 @@ def test_a_wait_has_a_limit(who: str, limit_s: float, clock: Clock) -> None:
     """Of one that lives, and of one of which nothing is known."""
     on = status_stores(2)
     if who == "elsewhere":
-        on[0].post("who/0", ["elsewhere", gone()])
+        on[0].post(f"host/{on[0].host}", [9, gone()])  # and rank 0 is elsewhere
     _, second = channels(2, limit_s=limit_s, on=on)
     with pytest.raises(Lost, match=rf"^no message from rank 0 in {limit_s:.0f}\.\d s$" if limit_s > 1 else "in 0"):
         hear(second)

@@ -103,16 +103,15 @@ def test_of_one_that_has_not_come_nothing_is_known(store: Any) -> None:
 def test_of_one_on_another_machine_nothing_is_known(store: Any) -> None:
     """Process ids of another machine, or of another container, may be those of strangers here."""
     status_store = StatusStore(store, 0)
-    host, pid = status_store.read("who/0")
-    status_store.post("who/1", [host + " elsewhere", pid])
-    status_store.post("who/2", [host, pid])
-    assert (status_store.alive(1), status_store.alive(2)) == (None, True)
+    status_store.post(f"host/{status_store.host} elsewhere", [1, os.getpid()])
+    status_store.post(f"host/{status_store.host}", [2, os.getpid()])
+    assert status_store.all_alive([1, 2]) == [None, True]
 
 
 def test_a_process_that_ended_lives_no_longer(store: Any) -> None:
     """T14: neither as a zombie, of which its parent has not heard yet, nor afterwards."""
     status_store, process = StatusStore(store, 0), child()
-    status_store.post("who/1", [status_store.host, process.pid])
+    status_store.post(f"host/{status_store.host}", [1, process.pid])
     assert status_store.alive(1) is True
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -138,7 +137,7 @@ def test_a_process_that_ends_lives_no_longer(store: Any, monkeypatch: pytest.Mon
 def test_a_stopped_process_lives(store: Any) -> None:
     """T26: it may go on."""
     status_store, process = StatusStore(store, 0), child()
-    status_store.post("who/1", [status_store.host, process.pid])
+    status_store.post(f"host/{status_store.host}", [1, process.pid])
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     assert status_store.alive(1) is True
@@ -149,13 +148,13 @@ def test_a_stopped_process_lives(store: Any) -> None:
 def test_a_process_of_somebody_else_lives(store: Any) -> None:
     """One that may not be signalled: process 1."""
     status_store = StatusStore(store, 0)
-    status_store.post("who/1", [status_store.host, 1])
+    status_store.post(f"host/{status_store.host}", [1, 1])
     assert status_store.alive(1) is True
 
 
 def test_a_name_with_brackets_and_blanks_hides_no_zombie(store: Any) -> None:
     status_store, process = StatusStore(store, 0), child("open('/proc/self/comm', 'w').write(') S 1 (x')")
-    status_store.post("who/1", [status_store.host, process.pid])
+    status_store.post(f"host/{status_store.host}", [1, process.pid])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert ") S 1 (x) Z" in Path(f"/proc/{process.pid}/stat").read_text()
     assert status_store.alive(1) is False
@@ -169,7 +168,7 @@ def test_without_a_proc_file_system_a_process_is_asked(store: Any, monkeypatch: 
         raise FileNotFoundError("/proc")
 
     status_store, process = StatusStore(store, 0), child()
-    status_store.post("who/1", [status_store.host, process.pid])
+    status_store.post(f"host/{status_store.host}", [1, process.pid])
     monkeypatch.setattr(Path, "read_text", missing)
     assert status_store.alive(1) is True
     process.communicate(b"\n")

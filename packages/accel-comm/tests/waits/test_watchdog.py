@@ -49,7 +49,6 @@ class Job:
             size,
             limit_s=limit_s,
             leave=lambda: self.left.add(rank),
-            in_wait=lambda _: True,
         )
         self.watches[rank] = made
         return self.time.rules(made)
@@ -70,6 +69,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     one = Job()
     for module in (watchdog, flight_recorder):
         monkeypatch.setattr(module, "time", one.time)
+    monkeypatch.setattr(watchdog, "is_in_wait", lambda _: True)  # no thread is in an exchange that has begun
     yield one
     for each in one.watches.values():
         if each._thread.is_alive():
@@ -145,7 +145,7 @@ def test_a_wait_for_one_that_is_gone_ends(job: Job, capfd: pytest.CaptureFixture
     """T14."""
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
-    job.of(2).status_stores[0].post("who/1", [job.status_stores[0].host, gone.pid])
+    job.of(2).status_stores[0].post(f"host/{job.status_stores[0].host}", [1, gone.pid])
     job.recorders[0].begin("gather")
     job.start(0)
     assert job.leaves(0)
@@ -308,10 +308,10 @@ def test_a_stack_without_a_line_of_the_users_is_told_by_its_innermost() -> None:
     assert f"{os.sep}threading.py:" in line
 
 
-def test_a_training_in_a_thread_is_told_by_the_line_of_that_thread() -> None:
+def test_a_training_in_a_thread_is_told_by_the_line_of_that_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A main thread that waits for it, as under an engine, is in no exchange."""
     recorder, begun, over = FlightRecorder(), threading.Event(), threading.Event()
-    assert "test_watchdog.py" in own_status(0, recorder, lambda _: True).doing
+    assert "test_watchdog.py" in own_status(0, recorder).doing
 
     def train() -> None:
         recorder.begin("gather")
@@ -321,8 +321,9 @@ def test_a_training_in_a_thread_is_told_by_the_line_of_that_thread() -> None:
     thread = threading.Thread(target=train)
     thread.start()
     begun.wait()
-    status = own_status(0, recorder, lambda frame: frame.f_code.co_filename == threading.__file__)
+    monkeypatch.setattr(watchdog, "is_in_wait", lambda frame: frame.f_code.co_filename == threading.__file__)
+    status = own_status(0, recorder)
     over.set()
     thread.join()
     assert status.waits is not None
-    assert own_status(0, recorder, lambda _: True).doing == "its end"
+    assert own_status(0, recorder).doing == "its end"

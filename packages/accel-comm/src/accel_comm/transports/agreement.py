@@ -41,7 +41,7 @@ class Agreement(ABC):
         self._known_lines = set[tuple[bytes, bytes]]()
 
     @abstractmethod
-    def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
+    def gather(self, what: str, payload: bytes) -> tuple[Sequence[bytes], int]:
         """Return the payloads of all ranks in rank order, none if any is longer than `share`, and the longest length.
 
         Raises:
@@ -52,8 +52,17 @@ class Agreement(ABC):
         """
 
     @abstractmethod
-    def _of(self, mine: Header, join: Join) -> tuple[Header, Sequence[bytes]]:
+    def _exchanged(self, mine: Header, join: Join) -> tuple[Header, Sequence[bytes]]:
         """Return the header of all ranks together, and the parts in rank order, or fewer that `join` has made."""
+
+    def _of(
+        self, what: str, join: Join, about: bytes = b"", part: bytes = b"", longest: int = 0
+    ) -> tuple[Header, Sequence[bytes]]:
+        mine = header(what, self._recorder.begin(what), about, part, longest)
+        try:
+            return self._exchanged(mine, join)
+        finally:
+            self._recorder.end()
 
     def agree(self, what: str, about: bytes, part: bytes, join: Join) -> Sequence[bytes] | None:
         """Return the parts in rank order, or fewer that `join` has made of them, or None if `about` differs.
@@ -74,7 +83,7 @@ class Agreement(ABC):
             raise ValueError(
                 f"{what}: a part of {len(part)} bytes about {len(about)}; {self.room} and {ABOUT} fit into a message"
             )
-        whole, parts = self._of(header(what, self._recorder.begin(what), about, part), join)
+        whole, parts = self._of(what, join, about, part)
         return None if whole.differs else parts
 
     def _judge(self, whole: Header, everyone: Sequence[Header]) -> None:
@@ -122,24 +131,21 @@ class TreeAgreement(Agreement):
         self.room = BLOCK - BARE
         self.share = self.room // size - _LENGTH
 
-    def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
+    def gather(self, what: str, payload: bytes) -> tuple[Sequence[bytes], int]:
         """Return the payloads of all ranks, none if a payload is too long, and the longest length."""
         length = len(payload)
         part = length.to_bytes(_LENGTH, "little") + payload if length <= self.share else b""
-        whole, _ = self._of(header(what, self._recorder.begin(what), part=part, longest=length), b"".join)
+        whole, _ = self._of(what, b"".join, part=part, longest=length)
         return without_lengths(whole.part) if whole.longest <= self.share else [], whole.longest
 
-    def _of(self, mine: Header, join: Join) -> tuple[Header, Sequence[bytes]]:
+    def _exchanged(self, mine: Header, join: Join) -> tuple[Header, Sequence[bytes]]:
         def join_blocks(blocks: Sequence[bytes]) -> bytes:
             return joined([unpacked(message) for message in blocks], join).packed()
 
-        try:
-            with self._errors.translated():
-                whole = unpacked(self._tree.all_reduce(mine.packed(), join_blocks))
-            if not self._is_settled(whole):
-                self._judge(whole, [unpacked(row) for row in self._gather(mine._replace(part=b"").packed())])
-        finally:
-            self._recorder.end()
+        with self._errors.translated():
+            whole = unpacked(self._tree.all_reduce(mine.packed(), join_blocks))
+        if not self._is_settled(whole):
+            self._judge(whole, [unpacked(row) for row in self._gather(mine._replace(part=b"").packed())])
         return whole, [whole.part]
 
 
@@ -160,18 +166,14 @@ class SharedMemoryAgreement(Agreement):
         super().__init__(size, recorder, warns=warns)
         self._channel = channel
 
-    def gather(self, what: str, payload: bytes) -> tuple[list[bytes], int]:
+    def gather(self, what: str, payload: bytes) -> tuple[Sequence[bytes], int]:
         """Return the payloads of all ranks, none if a payload is too long, and the longest length."""
         part = payload if len(payload) <= self.share else b""
-        whole, parts = self._of(header(what, self._recorder.begin(what), part=part, longest=len(payload)))
+        whole, parts = self._of(what, b"".join, part=part, longest=len(payload))
         return parts if whole.longest <= self.share else [], whole.longest
 
-    def _of(self, mine: Header, join: Join = b"".join) -> tuple[Header, list[bytes]]:
-        try:
-            messages = self._channel.exchange(mine.packed())
-        finally:
-            self._recorder.end()
-        everyone = [unpacked(message) for message in messages]
+    def _exchanged(self, mine: Header, join: Join) -> tuple[Header, Sequence[bytes]]:
+        everyone = [unpacked(message) for message in self._channel.exchange(mine.packed())]
         whole = joined(everyone)
         if not self._is_settled(whole):
             self._judge(whole, everyone)

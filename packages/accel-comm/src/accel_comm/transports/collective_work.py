@@ -54,17 +54,24 @@ class CollectiveWork:
         finally:
             self._recorder.end(done)
 
+    def gather(self, row: bytes, target: int) -> list[torch.Tensor]:
+        """Return the rows of all ranks, of one length, on one rank, and nothing on the others."""
+        import torch
+        import torch.distributed as dist
+
+        mine = torch.frombuffer(bytearray(row), dtype=torch.uint8)
+        # no views of one tensor, which would hold it
+        rows = [torch.empty_like(mine) for _ in range(self._size)] if self._rank == target else None
+        self._run(dist.gather, mine, rows, target)
+        return rows or []
+
     def gather_rows(self, row: bytes) -> list[bytes]:
         """Return the rows of all ranks, of one length, by way of rank 0: gloo's own gather takes N (N - 1) messages."""
         import torch
         import torch.distributed as dist
 
-        length, mine = len(row), torch.frombuffer(bytearray(row), dtype=torch.uint8)
-        rows = None
-        if self._rank == 0:  # no views of one tensor, which would hold it
-            rows = [torch.empty(length, dtype=torch.uint8, device="cpu") for _ in range(self._size)]
-        self._run(dist.gather, mine, rows, 0)
-        whole = torch.empty(self._size * length, dtype=torch.uint8, device="cpu") if rows is None else torch.cat(rows)
+        length, rows = len(row), self.gather(row, 0)
+        whole = torch.cat(rows) if rows else torch.empty(self._size * length, dtype=torch.uint8, device="cpu")
         self._run(dist.broadcast, whole, 0)
         start = whole.data_ptr()
         return [ctypes.string_at(start + rank * length, length) for rank in range(self._size)]

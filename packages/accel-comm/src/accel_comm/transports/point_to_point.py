@@ -116,11 +116,13 @@ class TorchPointToPoint(PointToPoint):
             self._dist.all_reduce(self._torch.zeros(1, device=kind))
 
     def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
-        (row,) = self._numbers(bytearray(payload.ljust(max(lengths), b"\0")))
-        rows = [self._torch.empty_like(row) for _ in lengths] if self._rank == target else None
-        self._recorder.begin(f"gather (to rank {target})", f"{row.nbytes} bytes")
-        self._work.finish(self._dist.gather, row, rows, target)
-        return [ctypes.string_at(row.data_ptr(), length) for row, length in zip(rows or [], lengths, strict=False)]
+        longest = max(lengths)
+        self._recorder.begin(f"gather (to rank {target})", f"{longest} bytes")
+        try:
+            rows = self._work.gather(payload.ljust(longest, b"\0"), target)
+        finally:
+            self._recorder.end()
+        return [ctypes.string_at(row.data_ptr(), length) for row, length in zip(rows, lengths, strict=False)]
 
     def _transfer(self, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int) -> None:
         sends = self._rank == source

@@ -106,7 +106,7 @@ class TorchDist(Transport):
 
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
         payloads, longest = self._agreement.gather(what, payload)
-        return payloads or self._rows(payload, longest)
+        return list(payloads) or self._rows(payload, longest)
 
     def agree(
         self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
@@ -179,8 +179,6 @@ class TorchDist(Transport):
         return [serialization.unpack(payload) for payload in self.exchange(what, serialization.pack(value))]
 
     def broadcast_object(self, value: T, source: int) -> T:
-        if self.size == 1:
-            return value
         is_source = self.rank == source
         sent = self.send(
             f"broadcast_object (from rank {source})", serialization.pack(value) if is_source else b"", source
