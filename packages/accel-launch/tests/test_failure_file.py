@@ -97,22 +97,6 @@ def test_an_exception_is_told_wherever_it_was_raised(accel: Run, tmp_path: Path,
     assert words in block
 
 
-@pytest.mark.parametrize(
-    ("call", "frame"),
-    [("current()", "in current"), ("flag({'NAME': 'perhaps'}, 'NAME')", "in flag")],
-    ids=["of accel", "of Python"],
-)
-def test_the_traceback_of_an_error_of_accel_ends_at_the_line_of_the_script(
-    accel: Run, tmp_path: Path, call: str, frame: str
-) -> None:
-    """Its message says all that the frames of accel could; those of another error are needed."""
-    imports = "from accel_state import current\nfrom accel_state.environ import flag\n"
-    (tmp_path / "script.py").write_text(f"{FAILS}{imports}def train():\n    {call}\ntrain()\n")
-    said = accel("launch", "--cpu", "-n", "2", "script.py").stderr
-    assert f"    {call}\n" in said
-    assert (frame in said) == (call != "current()")
-
-
 def test_one_that_only_lost_a_peer_prints_one_line(accel: Run, tmp_path: Path) -> None:
     script = FAILS.replace("time.sleep(60)", "time.sleep(0.5); raise ValueError('the cause')")
     (tmp_path / "script.py").write_text(script + "raise RuntimeError('[pair.cc:5] Connection closed by peer')")

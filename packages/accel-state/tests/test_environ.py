@@ -30,9 +30,8 @@ def test_missing_and_malformed_numbers_are_reported_together() -> None:
     with pytest.raises(TopologyError) as refused:
         integers({"A": "1", "B": "two", "D": "3.5"}, ("A", "B", "C", "D"), "the launcher")
     assert str(refused.value) == (
-        "the environment is half set; set by the launcher: A=1, B=two, D=3.5; missing: C;"
-        " not a whole number: B='two', D='3.5'."
-        " Set all of A, B, C, D, or unset all of them to run as a single process"
+        "the environment is half set by the launcher: A='1', B='two', C is missing, D='3.5'."
+        " Set each of them to a whole number, or unset all of them to run as a single process"
     )
 
 
@@ -42,7 +41,9 @@ def test_any_text_is_either_a_number_or_refused_by_name(text: str) -> None:
     if re.fullmatch(r"-?\d+", text.strip()):
         assert integers({"RANK": text}, ("RANK",), "x") == [int(text.strip())]
         return
-    with pytest.raises(TopologyError, match=re.escape(f"not a whole number: RANK={text!r}")):
+    with pytest.raises(
+        TopologyError, match=re.escape(f"half set by x: RANK={text!r}. Set each of them to a whole number")
+    ):
         integers({"RANK": text}, ("RANK",), "x")
 
 

@@ -19,9 +19,8 @@ def test_half_of_its_variables_are_refused(names: tuple[str, ...], launcher: str
     with pytest.raises(TopologyError) as refused:
         Mpi.topology({names[0]: "0", names[1]: "2", names[3]: "many"})
     assert str(refused.value) == (
-        f"the environment is half set; set by {launcher}: {names[0]}=0, {names[1]}=2, {names[3]}=many;"
-        f" missing: {names[2]}; not a whole number: {names[3]}='many'."
-        f" Set all of {', '.join(names)}, or unset all of them to run as a single process"
+        f"the environment is half set by {launcher}: {names[0]}='0', {names[1]}='2', {names[2]} is missing,"
+        f" {names[3]}='many'. Set each of them to a whole number, or unset all of them to run as a single process"
     )
 
 
@@ -34,7 +33,7 @@ def test_an_address_is_taken_when_there_is_one() -> None:
 
 def test_half_an_address_is_refused_by_the_name_of_the_launcher() -> None:
     environ = dict(zip(OPEN_MPI, ("0", "2", "0", "2"), strict=True))
-    with pytest.raises(TopologyError, match="set by Open MPI: MASTER_ADDR=node0; missing: MASTER_PORT"):
+    with pytest.raises(TopologyError, match="set by Open MPI: MASTER_ADDR='node0', MASTER_PORT is missing"):
         Mpi.topology(environ | {"MASTER_ADDR": "node0"})
 
 

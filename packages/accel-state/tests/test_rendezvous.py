@@ -27,7 +27,7 @@ from accel_state import (
 )
 from accel_state.environ import LAZY_GLOO
 from accel_state.environments import detect
-from accel_state.rendezvous import _told_by_all, adopt, join_group
+from accel_state.rendezvous import adopt, join_group
 from accel_testing import MakePool, stretched
 from jobs import free_port
 from torch._C._distributed_c10d import HashStore
@@ -195,7 +195,9 @@ def group_without_cpu(port: int) -> str:
     except TopologyError as error:
         return str(error)
     finally:
-        _told_by_all(dist.distributed_c10d._get_default_store(), "end", rank, 2, "")
+        store = dist.distributed_c10d._get_default_store()
+        store.set(f"end/{rank}", "")
+        store.wait(["end/0", "end/1"])
         dist.destroy_process_group()
     return "no error"
 

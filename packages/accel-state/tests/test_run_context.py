@@ -69,7 +69,7 @@ def test_silence_agrees_with_everything(elsewhere: Run, monkeypatch: pytest.Monk
 
 def test_a_request_that_fails_leaves_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
-    with pytest.raises(TopologyError, match="missing: WORLD_SIZE"):
+    with pytest.raises(TopologyError, match="WORLD_SIZE is missing"):
         acquire(CPU)
     assert is_initialized() is False
 

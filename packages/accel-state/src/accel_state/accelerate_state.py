@@ -23,8 +23,28 @@ class _SharedState:
         return {"initialized": True} if is_initialized() else {}
 
 
+class _StateOfProcess(ProcessControl):
+    """The run of this process, which every instance sees."""
+
+    _shared_state = _SharedState()
+
+    @property
+    def run(self) -> Run:
+        """The current run."""
+        return current()
+
+    @property
+    def initialized(self) -> bool:
+        """True if the process has a run."""
+        return is_initialized()
+
+    def destroy_process_group(self) -> None:
+        """End the run of this process, and close the process group if the run has opened it."""
+        release()
+
+
 @final
-class PartialState(ProcessControl):
+class PartialState(_StateOfProcess):
     """The run of this process, started if no code has started it yet.
 
     Every instance sees the same run.
@@ -42,8 +62,6 @@ class PartialState(ProcessControl):
         The first call of a job waits for all processes.
     """
 
-    _shared_state = _SharedState()
-
     def __init__(
         self,
         cpu: bool = False,
@@ -58,16 +76,6 @@ class PartialState(ProcessControl):
         return _shown(self)
 
     @property
-    def run(self) -> Run:
-        """The current run."""
-        return current()
-
-    @property
-    def initialized(self) -> bool:
-        """True if the process has a run."""
-        return is_initialized()
-
-    @property
     def default_device(self) -> torch.device:
         """The device of this process."""
         return self.device
@@ -75,17 +83,13 @@ class PartialState(ProcessControl):
     def set_device(self) -> None:
         """Do nothing: the device was chosen when the run began."""
 
-    def destroy_process_group(self) -> None:
-        """End the run of this process, and close the process group if the run has opened it."""
-        release()
-
     @staticmethod
     def _reset_state() -> None:
         ask_anew(start=True)
 
 
 @final
-class AcceleratorState(ProcessControl):
+class AcceleratorState(_StateOfProcess):
     """The run of this process and its precision.
 
     Every instance sees the same run.
@@ -101,23 +105,11 @@ class AcceleratorState(ProcessControl):
         The first call of a job waits for all processes.
     """
 
-    _shared_state = _SharedState()
-
     def __init__(self, mixed_precision: str | None = None, cpu: bool = False) -> None:
         acquire(RunRequest(cpu=cpu, precision=mixed_precision))
 
     def __repr__(self) -> str:
         return f"{_shown(self)}\nMixed precision type: {self.mixed_precision}" if self.initialized else _shown(self)
-
-    @property
-    def run(self) -> Run:
-        """The current run."""
-        return current()
-
-    @property
-    def initialized(self) -> bool:
-        """True if the process has a run."""
-        return is_initialized()
 
     @property
     def mixed_precision(self) -> str:
@@ -134,16 +126,12 @@ class AcceleratorState(ProcessControl):
         """The options by which the newest Accelerator shards models, or None if it does not."""
         return self.run.plugins.get("fsdp_plugin")
 
-    def destroy_process_group(self) -> None:
-        """End the run of this process, and close the process group if the run has opened it."""
-        release()
-
     @staticmethod
     def _reset_state(reset_partial_state: bool = False) -> None:
         ask_anew(start=reset_partial_state)
 
 
-def _shown(state: PartialState | AcceleratorState) -> str:
+def _shown(state: _StateOfProcess) -> str:
     """Return rank, device and kind of set-up, in the lines that Accelerate prints."""
     if not state.initialized:
         return f"{type(state).__name__} of a process that has no run"

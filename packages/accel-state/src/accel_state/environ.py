@@ -125,28 +125,27 @@ def integers(environ: Mapping[str, str], names: Iterable[str], launcher: str) ->
         launcher: Name of the launcher that sets them, for error messages.
 
     Raises:
-        TopologyError: With every missing and every malformed variable.
+        TopologyError: With every variable as it is, if one is missing or malformed.
     """
     names = tuple(names)
-    missing = [name for name in names if name not in environ]
-    wrong = [f"{name}={environ[name]!r}" for name in names if name in environ and not _is_integer(environ[name])]
-    if missing or wrong:
-        given = [f"{name}={environ[name]}" for name in names if name in environ and name not in missing]
-        parts = [
-            f"set by {launcher}: {', '.join(given) or 'nothing'}",
-            *([f"missing: {', '.join(missing)}"] if missing else []),
-            *([f"not a whole number: {', '.join(wrong)}"] if wrong else []),
-        ]
+    if not all(environ.get(name, "").strip().removeprefix("-").isdecimal() for name in names):
         raise TopologyError(
-            "the environment is half set; "
-            + "; ".join(parts)
-            + f". Set all of {', '.join(names)}, or unset all of them to run as a single process"
+            f"{half_set(environ, names, launcher)}. Set each of them to a whole number, or unset all of them to run as"
+            " a single process"
         )
     return [int(environ[name].strip()) for name in names]
 
 
-def _is_integer(text: str) -> bool:
-    return text.strip().removeprefix("-").isdecimal()
+def half_set(environ: Mapping[str, str], names: Iterable[str], launcher: str) -> str:
+    """Return what variables say of which one is missing or malformed, as the begin of an error message.
+
+    Args:
+        environ: The environment.
+        names: Names of the variables.
+        launcher: Name of the launcher that sets them.
+    """
+    said = [f"{name}={environ[name]!r}" if name in environ else f"{name} is missing" for name in names]
+    return f"the environment is half set by {launcher}: {', '.join(said)}"
 
 
 def worker_environ(topology: Topology) -> dict[str, str]:

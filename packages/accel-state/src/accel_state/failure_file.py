@@ -94,7 +94,6 @@ class FailureFile:
         self._told = self._told or thread is None
         try:
             exchange = _exchange(self._path.with_name(self._rank), error) if self._path is not None else ""
-            _end_at_users_line(error)
             found = describe(error)
             if self._path is not None:
                 notes = {**found, "exchange": exchange, "rank": self._rank, "pid": self._pid, "thread": thread}
@@ -193,18 +192,6 @@ def _exchange(records: Path, error: BaseException) -> str:
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     within = any(module.startswith(("accel_comm.transports", "accel_state.store_exchange")) for module in modules)
     return str(newest) if newest is not None and (newest.ended is None or within) else ""
-
-
-def _end_at_users_line(error: BaseException) -> None:
-    """Remove frames of accel from the traceback of an error of accel, whose message says all that they could."""
-    trace, last = error.__traceback__, None
-    while trace is not None:
-        if _is_users(trace.tb_frame.f_code.co_filename):
-            last = trace
-        trace = trace.tb_next
-    package = type(error).__module__.partition(".")[0]
-    if last is not None and (package == "accel" or package.startswith("accel_")):
-        last.tb_next = None
 
 
 def _site(file: str, line: int, function: str, source: str | None) -> str:

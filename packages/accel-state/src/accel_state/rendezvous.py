@@ -62,7 +62,10 @@ def adopt(topology: Topology) -> Topology:
     if topology.launcher != LOCAL or not dist.is_initialized():
         return topology
     rank, size = dist.get_rank(), dist.get_world_size()
-    hosts = _told_by_all(dist.distributed_c10d._get_default_store(), "host", rank, size, own_host())
+    # through the store, which needs no device
+    store, names = dist.distributed_c10d._get_default_store(), [f"accel.host/{other}" for other in range(size)]
+    store.set(names[rank], own_host())
+    hosts = store.multi_get(names)
     mates = [other for other in range(size) if hosts[other] == hosts[rank]]
     return Topology(
         rank=rank,
@@ -72,13 +75,6 @@ def adopt(topology: Topology) -> Topology:
         node_rank=list(dict.fromkeys(hosts)).index(hosts[rank]),
         launcher="the process group that is open",
     )
-
-
-def _told_by_all(store: Store, what: str, rank: int, size: int, own: str) -> list[str]:
-    """Return the words of each rank, in rank order, through the store, which needs no device."""
-    names = [f"accel.{what}/{other}" for other in range(size)]
-    store.set(names[rank], own)
-    return [said.decode() for said in store.multi_get(names)]
 
 
 def _require_fitting_group(topology: Topology, backend: str) -> None:

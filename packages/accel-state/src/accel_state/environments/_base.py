@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
-from accel_state.environ import integers
+from accel_state.environ import half_set, integers
 from accel_state.errors import TopologyError
 from accel_state.topology import Rendezvous, Topology
 
@@ -31,14 +31,13 @@ def environ_rendezvous(environ: Mapping[str, str], launcher: str) -> Rendezvous 
         TopologyError: If only one variable is set, or the port is no port.
     """
     names = ("MASTER_ADDR", "MASTER_PORT")
-    given = [f"{name}={environ[name]}" for name in names if name in environ]
-    missing = [name for name in names if name not in environ]
-    if not given:
+    given = [name in environ for name in names]
+    if not any(given):
         return None
-    if missing:
+    if not all(given):
         raise TopologyError(
-            f"the environment is half set; set by {launcher}: {given[0]}; missing: {missing[0]}. Set MASTER_ADDR to the"
-            " host of rank 0 and MASTER_PORT to a free port there, on every process"
+            f"{half_set(environ, names, launcher)}. Set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free"
+            " port there, on every process"
         )
     (port,) = integers(environ, ("MASTER_PORT",), launcher)
     return Rendezvous(environ["MASTER_ADDR"], port)
