@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from accel_verify import comparison
 from accel_verify.comparison import Mismatch
 from accel_verify.reference_loader import CannotVerify
-from accel_verify.script_faults import ScriptFaults
 from accel_verify.step_record import AFTER, BEFORE, GRADIENT, StepRecord, read_ends, read_step
 from accel_verify.step_watcher import StepWatcher
 
@@ -45,7 +44,6 @@ class Checker(StepWatcher):
         #: the largest differences so far, and the words for where a difference would be now
         self.largest = {"losses": 0.0, "gradients": 0.0, "parameters": 0.0}
         self.where = ""
-        self.faults = ScriptFaults()
         # the recorded step that is due, and then the same step of plain PyTorch
         self._due: list[StepRecord] = []
 

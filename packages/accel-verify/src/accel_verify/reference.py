@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from accel_verify.checker import Checker
 from accel_verify.reference_loader import CannotVerify, GlobalBatches, GlobalLoader
-from accel_verify.script_faults import held_parameters
+from accel_verify.step_watcher import held_parameters
 
 Parameters = torch.Tensor | Iterable[torch.Tensor]
 
@@ -166,26 +166,21 @@ class ReferenceAccelerator:
         """Let an optimizer step, and clear its gradients, at the ends of windows only."""
         self._optimizers.append(optimizer)
         self.checker.add_optimizer(optimizer)
-        raw_step, raw_zero_grad, faults = optimizer.step, optimizer.zero_grad, self.checker.faults
+        raw_step, raw_zero_grad = optimizer.step, optimizer.zero_grad
 
         def step(raw: Optimizer, *closure: Any, **named: Any) -> Any:
             if not self.sync_gradients:
                 return None
             self._spent.add(id(raw))
-            if not closure and not named:  # a closure clears and computes gradients by itself
-                faults.before_step(raw, self.checker.models, self.checker.made + 1)
             skipped = self.checker.skips(raw)
             (self._skipped.add if skipped else self._skipped.discard)(id(raw))
             self.optimizer_step_was_skipped = bool(self._skipped)
-            made = None if skipped else raw_step(*closure, **named)
-            faults.after_step(raw)
-            return made
+            return None if skipped else raw_step(*closure, **named)
 
         def zero_grad(raw: Optimizer, set_to_none: bool = True) -> None:
             alone = self._whole and len(self._optimizers) == 1
             if id(raw) in self._spent or alone or self.gradient_accumulation_steps == 1:
                 self._spent.discard(id(raw))
-                faults.cleared(raw)
                 raw_zero_grad(set_to_none=set_to_none)
 
         # bound like torch's own: a scheduler looks for the function behind the method
@@ -201,8 +196,6 @@ class ReferenceAccelerator:
         def step(raw: LRScheduler, *args: Any, **kwargs: Any) -> None:
             if not always and (not self.sync_gradients or id(optimizer) in self._skipped):
                 return
-            if not args and not kwargs:  # those set the rate of an epoch or a metric, as often as they like
-                self.checker.faults.advanced(scheduler, self.checker.made)
             for _ in range(1 if once else self.num_processes):
                 total = vars(scheduler).get("total_steps")
                 if always or total is None or scheduler.last_epoch < total:
@@ -228,15 +221,5 @@ class ReferenceAccelerator:
 def plain_pytorch(checker: Checker) -> Iterator[None]:
     """Let scripts that import Accelerator inside the block import a ReferenceAccelerator."""
     reference = type("Accelerator", (ReferenceAccelerator,), {"checker": checker})
-    whole_backward = torch.autograd.backward
-
-    def backward(*args: Any, **kwargs: Any) -> None:
-        checker.faults.before_backward()
-        whole_backward(*args, **kwargs)
-
-    with (
-        patch.object(accel, "Accelerator", reference),
-        patch.object(accel.accelerator, "Accelerator", reference),
-        patch.object(torch.autograd, "backward", backward),
-    ):
+    with patch.object(accel, "Accelerator", reference), patch.object(accel.accelerator, "Accelerator", reference):
         yield

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from accel_verify.script_faults import held_parameters
 from accel_verify.step_record import AFTER, BEFORE, GRADIENT, Settings, StepRecord
 
 
@@ -109,3 +108,8 @@ class StepWatcher(ABC):
         for name, parameter in self.parameters(optimizer).items():
             record.tensors[AFTER.format(name)] = parameter.detach().clone()
         self.made += 1
+
+
+def held_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
+    """Return the parameters of an optimizer, in the order of its groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
