@@ -5,21 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 
 from gpu_checks import report
 from gpu_checks.check import Check, Outcome, Setup, Status, outcome_of
 from gpu_checks.checks import CHECKS
-from gpu_checks.processes import PART_S, run_check
+from gpu_checks.processes import BUDGET_S, kept_beside, run_check, write_outcome
 
 #: fails if there is no GPU
 FIRST = "environment"
 EXAMPLES = """examples:
-  nox -s gpu_checks -- --part 1 --out runs/gpu   the first of three parts, each under nine minutes on one GPU
-  nox -s gpu_checks -- --only copies_ahead       one check
-  nox -s gpu_checks -- --rehearse                the same code on the CPU, small: would it run on the day?
+  nox -s gpu_checks -- --out runs/gpu --budget 420   as many checks as seven minutes allow, the most telling first
+  nox -s gpu_checks -- --only copies_ahead           one check
+  nox -s gpu_checks -- --rehearse                    the same code on the CPU, small: would it run on the day?
 """
 
 
@@ -27,11 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the checks, prints and writes what they saw; 1 if a check failed."""
     parser = argparse.ArgumentParser(
         prog="python -m gpu_checks",
-        description="Checks accel on one GPU or more: twelve checks, each in a process of its own.",
+        description="Checks accel on one GPU or more, each check in a process of its own, the most telling first.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--part", type=int, choices=[1, 2, 3], help="one of the three parts (default: all)")
+    parser.add_argument(
+        "--budget",
+        metavar="SECONDS",
+        type=float,
+        default=BUDGET_S,
+        help="when all is to be over; checks for which no time is left are named (default: %(default).0f)",
+    )
     parser.add_argument("--only", metavar="NAME", action="append", help="a check by its name; may be repeated")
     parser.add_argument("--rehearse", action="store_true", help="run on the CPU, small; checks that need CUDA say so")
     parser.add_argument("--list", action="store_true", help="name the checks and run nothing")
@@ -44,19 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _answered(asked.check, setup, asked.answer)
     if unknown := set(asked.only or ()) - {check.name for check in CHECKS}:
         parser.error(f"--only {', '.join(sorted(unknown))}: --list names the checks")
-    chosen = [check for check in CHECKS if asked.part in (None, check.part)]
-    chosen = [check for check in chosen if asked.only is None or check.name in asked.only]
+    chosen = [check for check in CHECKS if asked.only is None or check.name in asked.only]
     if asked.list:
-        print("\n".join(f"{check.part}  {check.name}" for check in chosen))
+        print("\n".join(check.name for check in chosen))
         return 0
-    outcomes, over_at = list[Outcome](), dict[int, float]()
+    outcomes, until = list[Outcome](), monotonic() + asked.budget
     for check in chosen:
-        until = over_at.setdefault(check.part, monotonic() + PART_S)
         outcomes.append(run_check(check, setup, until - monotonic()))
         print(report.line(outcomes[-1]), flush=True)
         if asked.out is not None:  # after each: what ends this process takes nothing along
-            report.write(asked.out, outcomes, "gpu_checks" if asked.part is None else f"gpu_checks_{asked.part}")
+            report.write(asked.out, outcomes, "gpu_checks")
     print("\n" + report.markdown(outcomes), end="")
+    if late := report.not_run(outcomes):
+        print(f"\nno time was left for {', '.join(late)}; run them by: {' '.join(f'--only {name}' for name in late)}")
     return int(any(outcome.status is Status.FAILED for outcome in outcomes))
 
 
@@ -66,20 +72,18 @@ def _answered(name: str, setup: Setup, answer: Path) -> int:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     (check,) = (check for check in CHECKS if check.name == name)
-    outcome = outcome_of(check, setup) if setup.rehearsal or name == FIRST else _on_cuda(check, setup)
-    aside = answer.with_suffix(".partial")
-    aside.write_text(outcome.as_json())
-    aside.replace(answer)
+    write_outcome(_outcome(check, setup, lambda seen: write_outcome(seen, kept_beside(answer))), answer)
     return 0
 
 
-def _on_cuda(check: Check, setup: Setup) -> Outcome:
+def _outcome(check: Check, setup: Setup, keep: Callable[[Outcome], None]) -> Outcome:
     """How the check ends; skipped if there is no GPU, which the first check says is wrong."""
-    import torch
+    if not setup.rehearsal and check.name != FIRST:
+        import torch
 
-    if torch.cuda.is_available():
-        return outcome_of(check, setup)
-    return Outcome(check.name, check.part, Status.SKIPPED, "torch finds no CUDA GPU; --rehearse runs on the CPU")
+        if not torch.cuda.is_available():
+            return Outcome(check.name, Status.SKIPPED, "torch finds no CUDA GPU; --rehearse runs on the CPU")
+    return outcome_of(check, setup, keep)
 
 
 if __name__ == "__main__":

@@ -27,11 +27,16 @@ class Skipped(Exception):
 
 @final
 class Findings:
-    """What one check has seen: facts by name, and what went wrong in its parts."""
+    """What one check has seen: facts by name, and what went wrong in its parts.
 
-    def __init__(self) -> None:
+    Args:
+        keep: Called after each part, so that what was seen outlives a check that is ended.
+    """
+
+    def __init__(self, keep: Callable[[Findings], None] | None = None) -> None:
         self.facts: dict[str, Fact] = {}
         self.problems: list[str] = []
+        self._keep = keep
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -45,6 +50,9 @@ class Findings:
             self.facts[name] = "failed"
         else:
             self.facts.setdefault(name, "ok")
+        finally:
+            if self._keep is not None:
+                self._keep(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +78,9 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of a part of the whole; `limit_s` seconds after its start it is ended."""
+    """One check of the whole; `limit_s` seconds after its start it is ended."""
 
     name: str
-    part: int
     limit_s: int
     run: Callable[[Setup, Findings], None]
 
@@ -83,7 +90,6 @@ class Outcome:
     """How a check ended, why, what it saw, and how many seconds it took."""
 
     name: str
-    part: int
     status: Status
     reason: str = ""
     facts: dict[str, Fact] = field(default_factory=dict)
@@ -100,18 +106,21 @@ class Outcome:
         return cls(**{**stored, "status": Status(stored["status"])})
 
 
-def outcome_of(check: Check, setup: Setup) -> Outcome:
-    """How the check ends, run in this process."""
-    findings = Findings()
+def outcome_of(check: Check, setup: Setup, keep: Callable[[Outcome], None] | None = None) -> Outcome:
+    """How the check ends, run in this process; `keep` is told after each part how it stands."""
+
+    def so_far(findings: Findings) -> Outcome:
+        failed = Status.FAILED if findings.problems else Status.OK
+        return Outcome(check.name, failed, "\n".join(findings.problems), findings.facts)
+
+    findings = Findings(None if keep is None else lambda seen: keep(so_far(seen)))
     try:
         check.run(setup, findings)
     except Skipped as why:
-        return Outcome(check.name, check.part, Status.SKIPPED, str(why), findings.facts)
+        return Outcome(check.name, Status.SKIPPED, str(why), findings.facts)
     except Exception as error:  # noqa: BLE001 - a check may fail in any way
         findings.problems.append(in_words(error))
-    if findings.problems:
-        return Outcome(check.name, check.part, Status.FAILED, "\n".join(findings.problems), findings.facts)
-    return Outcome(check.name, check.part, Status.OK, "", findings.facts)
+    return so_far(findings)
 
 
 def in_words(error: BaseException) -> str:

@@ -14,18 +14,22 @@ from time import monotonic
 
 from gpu_checks.check import Check, Outcome, Setup, Status
 
-#: a part of the checks is over by then: a GPU machine may be lent for ten minutes at a time
-PART_S = 520.0
+#: all checks are over by then: a GPU machine may be lent for ten minutes at a time
+BUDGET_S = 520.0
+#: no check sees anything in less
+LEAST_S = 1
 #: seconds that a process has to print its stacks when its time is over
 STACKS_S = 3
 LAST_LINES = 30
+#: why a check did not run
+OUT_OF_TIME = "the time was over (--budget)"
 
 
 def run_check(check: Check, setup: Setup, left_s: float) -> Outcome:
     """How the check ended, after `left_s` seconds at most."""
     limit_s = min(check.limit_s, left_s)
-    if limit_s < 1:
-        return Outcome(check.name, check.part, Status.SKIPPED, "the time of this part was over")
+    if limit_s < LEAST_S:
+        return Outcome(check.name, Status.SKIPPED, OUT_OF_TIME)
     began = monotonic()
     with TemporaryDirectory(prefix="accel-gpu-checks-") as folder:
         answer, log = Path(folder, "answer.json"), Path(folder, "log.txt")
@@ -56,7 +60,22 @@ def run_check(check: Check, setup: Setup, left_s: float) -> Outcome:
                 return replace(outcome, reason="\n".join([outcome.reason, "printed:", *printed]))
             return outcome
         how = f"not over after {limit_s:.0f} s" if code is None else f"the process ended with code {code}"
-        return Outcome(check.name, check.part, Status.FAILED, "\n".join([how, *printed]), seconds=seconds)
+        kept = kept_beside(answer)
+        before = Outcome.from_json(kept.read_text()) if kept.exists() else Outcome(check.name, Status.FAILED)
+        reason = "\n".join([how, *([before.reason] if before.reason else []), *printed])
+        return replace(before, status=Status.FAILED, reason=reason, seconds=seconds)
+
+
+def kept_beside(answer: Path) -> Path:
+    """The file with what a check has seen in the parts that are over."""
+    return answer.with_suffix(".kept")
+
+
+def write_outcome(outcome: Outcome, path: Path) -> None:
+    """Writes an outcome, of which a reader never sees a half."""
+    aside = path.with_suffix(".partial")
+    aside.write_text(outcome.as_json())
+    aside.replace(path)
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:

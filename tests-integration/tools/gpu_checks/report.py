@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gpu_checks.check import Fact, Outcome
+from gpu_checks.processes import OUT_OF_TIME
 
 HEADER = ("check", "result", "seconds", "seen")
 
@@ -15,7 +16,7 @@ HEADER = ("check", "result", "seconds", "seen")
 def line(outcome: Outcome) -> str:
     """The outcome in one line of a terminal, and below it why it failed."""
     first, *rest = outcome.reason.splitlines() or [""]
-    head = f"{outcome.part}  {outcome.name:<24} {outcome.status:<8} {outcome.seconds:6.1f} s"
+    head = f"{outcome.name:<24} {outcome.status:<8} {outcome.seconds:6.1f} s"
     facts = [f"     {name}: {in_short(value)}" for name, value in outcome.facts.items()]
     return "\n".join([f"{head}  {first}".rstrip(), *(f"     {words}" for words in rest), *facts])
 
@@ -29,6 +30,11 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
         cells = (outcome.name, outcome.status, f"{outcome.seconds:.0f}", "; ".join(reason + seen))
         rows.append(tuple(cell.replace("|", "\\|").replace("\n", " ") for cell in cells))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def not_run(outcomes: Sequence[Outcome]) -> list[str]:
+    """The names of the checks for which no time was left."""
+    return [outcome.name for outcome in outcomes if outcome.reason == OUT_OF_TIME]
 
 
 def in_short(value: Fact) -> str:

@@ -1,4 +1,4 @@
-"""The checks, in the order of what they are worth, divided into three parts."""
+"""The checks, in the order of what they are worth."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ def _of_module(name: str) -> Callable[[Setup, Findings], None]:
     return run
 
 
-#: name of the module, part, and seconds
+#: name of the module, and seconds
 _PLAN = (
-    ("environment", 1, 60),
-    ("device_tests", 1, 220),
-    ("no_synchronisation", 1, 120),
-    ("loss_scaling", 1, 60),
-    ("copies_ahead", 1, 60),
-    ("asynchronous_save", 2, 150),
-    ("group_of_one", 2, 60),
-    ("two_ranks", 2, 150),
-    ("refusals", 2, 90),
-    ("out_of_memory", 2, 60),
-    ("float8", 3, 60),
-    ("speed", 3, 440),
+    ("environment", 60),
+    ("sharded_steps", 110),
+    ("no_synchronisation", 80),
+    ("offload", 80),
+    ("graph_capture", 40),
+    ("compilation", 110),
+    ("step_costs", 110),
+    ("save_costs", 70),
+    ("device_tests", 180),
+    ("loss_scaling", 40),
+    ("copies_ahead", 40),
+    ("group_of_one", 40),
+    ("asynchronous_save", 80),
+    ("two_ranks", 120),
+    ("out_of_memory", 40),
+    ("float8", 60),
+    ("refusals", 90),
 )
 
-CHECKS = tuple(Check(name, part, limit_s, _of_module(name)) for name, part, limit_s in _PLAN)
+CHECKS = tuple(Check(name, limit_s, _of_module(name)) for name, limit_s in _PLAN)
