@@ -35,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--budget",
         metavar="SECONDS",
         type=float,
-        default=BUDGET_S,
-        help="when all is to be over; checks for which no time is left are named (default: %(default).0f)",
+        help=f"when all is to be over; checks without time left are named (default: {BUDGET_S:.0f}; rehearsed: none)",
     )
     parser.add_argument("--only", metavar="NAME", action="append", help="a check by its name; may be repeated")
     parser.add_argument("--rehearse", action="store_true", help="run on the CPU, small; checks that need CUDA say so")
@@ -54,13 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.list:
         print("\n".join(check.name for check in chosen))
         return 0
-    outcomes, until = list[Outcome](), monotonic() + asked.budget
+    budget_s = asked.budget or (float("inf") if setup.rehearsal else BUDGET_S)
+    outcomes, until = list[Outcome](), monotonic() + budget_s
     for check in chosen:
         outcomes.append(run_check(check, setup, until - monotonic()))
         print(report.line(outcomes[-1]), flush=True)
         if asked.out is not None:  # after each: what ends this process takes nothing along
             report.write(asked.out, outcomes, "gpu_checks")
-    print("\n" + report.markdown(outcomes), end="")
+    print("\n" + report.ends(outcomes), end="")
     if late := report.not_run(outcomes):
         print(f"\nno time was left for {', '.join(late)}; run them by: {' '.join(f'--only {name}' for name in late)}")
     return int(any(outcome.status is Status.FAILED for outcome in outcomes))

@@ -10,7 +10,8 @@ from pathlib import Path
 from gpu_checks.check import Fact, Outcome
 from gpu_checks.processes import OUT_OF_TIME
 
-HEADER = ("check", "result", "seconds", "seen")
+HEADER = ("check", "result", "seconds", "why")
+SEEN = ("check", "of what", "seen")
 
 
 def line(outcome: Outcome) -> str:
@@ -22,14 +23,31 @@ def line(outcome: Outcome) -> str:
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
-    """The table for docs/hardware.md."""
-    rows = [HEADER, tuple("---" for _ in HEADER)]
-    for outcome in outcomes:
-        seen = [f"{name} {in_short(value)}" for name, value in outcome.facts.items()]
-        reason = [outcome.reason.splitlines()[0]] if outcome.reason else []
-        cells = (outcome.name, outcome.status, f"{outcome.seconds:.0f}", "; ".join(reason + seen))
-        rows.append(tuple(cell.replace("|", "\\|").replace("\n", " ") for cell in cells))
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    """The tables for docs/hardware.md: how each check ended, and what was seen."""
+    seen = [
+        (outcome.name, name, in_short(value))
+        for outcome in outcomes
+        for name, value in outcome.facts.items()
+        if value != "ok"
+    ]
+    return ends(outcomes) + ("\n" + _table(SEEN, seen) if seen else "")
+
+
+def ends(outcomes: Sequence[Outcome]) -> str:
+    """The table of how each check ended."""
+    reasons = [outcome.reason.splitlines()[0] if outcome.reason else "" for outcome in outcomes]
+    return _table(
+        HEADER,
+        [
+            (outcome.name, outcome.status, f"{outcome.seconds:.0f}", reason)
+            for outcome, reason in zip(outcomes, reasons, strict=True)
+        ],
+    )
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *cells))
 
 
 def not_run(outcomes: Sequence[Outcome]) -> list[str]:

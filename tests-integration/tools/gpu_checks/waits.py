@@ -39,7 +39,7 @@ def waiting_calls(setup: Setup, loop: Loop) -> Counter[str]:
         loop()
         # the profile waits for the GPU at its own end
     events = list(seen.events() or ())
-    (span,) = (event.time_range for event in events if event.name == SPAN and event.device_type.name == "CPU")
+    span = next(event.time_range for event in events if event.name == SPAN and event.device_type.name == "CPU")
     inside = (event for event in events if span.start <= event.time_range.start <= span.end)
     return Counter(event.name for event in inside if event.name in CALLS)
 

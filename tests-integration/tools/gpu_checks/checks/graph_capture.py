@@ -79,6 +79,8 @@ def _beside(setup: Setup, findings: Findings, name: str, device: torch.device, *
     findings.facts[name] = f"{begun} when it began, {ended} when it ended; {REPLAYS} replays equal to steps {same}"
     close = all(torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6) for mine, theirs in zip(ours, hand, strict=True))
     assert close, f"weights after replays differ from those of eager steps ({begun}, {ended})"
+    if watches and not setup.rehearsal:
+        assert transport.recorder._on_device is None, "the watchdog has not found that the exchange is over"
     if pump:
         assert [set(values) for values in told.values] == [{"loss"}, {"weight"}], f"the tracker was told {told.values}"
 
