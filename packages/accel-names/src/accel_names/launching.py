@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from ast import literal_eval
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -54,23 +53,6 @@ class PrepareForLaunch:
 def get_cpu_distributed_information() -> Topology:
     """Return the ranks of this process, as its launcher (torchrun, MPI, SLURM or accel) wrote them."""
     return detect(process_environ())
-
-
-def set_numa_affinity(local_process_index: int, verbose: bool | None = None) -> None:
-    """Bind this process to its share of the cores, which is the same for each process of the machine.
-
-    Args:
-        local_process_index: The rank of the process on its machine.
-        verbose: Not used.
-
-    Raises:
-        ValueError: If the machine has fewer cores than processes.
-    """
-    cores, share = sorted(os.sched_getaffinity(0)), get_cpu_distributed_information().local_world_size
-    each = len(cores) // share
-    if each < 1 or not 0 <= local_process_index < share:
-        raise ValueError(f"process {local_process_index} of {share} on {len(cores)} cores: each needs a core")
-    os.sched_setaffinity(0, cores[local_process_index * each : (local_process_index + 1) * each])
 
 
 def _convert_nargs_to_dict(nargs: Sequence[str]) -> dict[str, Any]:

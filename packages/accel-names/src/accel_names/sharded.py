@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-import torch
 from accel_parallel import tie_again
 from accel_state.environ import change
 from torch import nn
@@ -100,24 +98,3 @@ def filter_first_and_last_linear_layers(module: nn.Module, fqn: str) -> bool:
         return False
     linear = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
     return fqn not in (linear[:1] + linear[-1:])
-
-
-def get_parameters_from_modules(
-    modules: Iterable[nn.Module] | str | None, model: nn.Module, device: torch.device | str
-) -> set[nn.Parameter] | None:
-    """Move modules to a device, and return their parameters.
-
-    Args:
-        modules: The modules, or a pattern of the whole names of modules.
-        model: The model that has them.
-        device: The device.
-
-    Returns:
-        The parameters; None if no modules are given.
-    """
-    if not modules:
-        return None
-    if isinstance(modules, str):
-        pattern = re.compile(modules)
-        modules = [module for name, module in model.named_modules() if pattern.fullmatch(name)]
-    return {parameter for module in modules for parameter in module.to(device).parameters()}

@@ -131,17 +131,6 @@ def retie_parameters(model: nn.Module, tied_params: Sequence[Sequence[str]]) -> 
             setattr(model.get_submodule(path), leaf, shared)
 
 
-def check_tied_parameters_in_config(model: nn.Module) -> bool:
-    """Return whether the config of a transformers model says that its weights are tied."""
-    config = getattr(model, "config", None)
-    text: Any = config
-    if config is not None and hasattr(config, "get_text_config"):
-        text = config.get_text_config(decoder=True)
-    tied = any(bool(getattr(each, "tie_word_embeddings", False)) for each in (config, text))
-    coder = bool(getattr(config, "is_encoder_decoder", False) and getattr(config, "tie_encoder_decoder", False))
-    return tied or coder or any(hasattr(module, "_tie_weights") for module in model.modules())
-
-
 def check_tied_parameters_on_same_device(tied_params: Iterable[Sequence[str]], device_map: Mapping[str, Any]) -> None:
     """Warn of parameters that are tied, and that a device map puts on several devices."""
     for group in tied_params:
