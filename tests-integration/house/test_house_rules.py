@@ -78,6 +78,7 @@ SEAMS = {
     "StrategyOptions",
     "Precision",
     "ProcessControl",
+    "_StateOfProcess",
     "ProgramScheduler",
     "Scheduler",
 }

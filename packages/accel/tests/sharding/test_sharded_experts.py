@@ -91,7 +91,7 @@ def refused_in_a_window() -> str:
     return str(error.value)
 
 
-def test_a_parameter_left_out_inside_a_window_is_told_where_sizes_are_not_compared(world: MakePool) -> None:
+def test_a_parameter_left_out_inside_a_window_is_told(world: MakePool) -> None:
     """Both have a gradient of the micro-batch before."""
     for error in world(2).run(refused_in_a_window):
         assert "rank 1 lacks gradients of " in error
