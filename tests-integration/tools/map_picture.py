@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 from accel_big.estimate_map import map_estimate, memory_of
-from accel_big.estimate_picture import draw
+from device_map_drawing import draw
 from torch import nn
 
 PLACE = Path(__file__).parents[2] / "docs" / "pictures" / "device-map.svg"

@@ -148,7 +148,7 @@ def test_help_is_printed_without_torch(silent_environ: Mapping[str, str]) -> Non
 def test_help_lists_every_option_dtype_and_optimizer_and_the_defaults() -> None:
     text = " ".join(COMMAND.get_help(click.Context(COMMAND)).split())
     words = re.sub(r"[,:;.]", " ", text).split()
-    assert {*DTYPES, *STATES, "--dtypes", "--optimizer", "--max_memory", "--plot", "--json"} <= set(words)
+    assert {*DTYPES, *STATES, "--dtypes", "--optimizer", "--max_memory", "--json"} <= set(words)
     assert f"Default: {' '.join(DEFAULT_DTYPES)}." in text
     assert f"Default: {COMMAND.make_context('estimate-memory', ['m:x']).params['optimizer']}." in text
 

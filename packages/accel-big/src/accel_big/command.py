@@ -32,7 +32,7 @@ examples:
   accel estimate-memory models:make_large
   accel estimate-memory torchvision.models:resnet50 --dtypes float32 --optimizer sgd_momentum
   accel estimate-memory ~/models/llama --dtypes bfloat16 --json
-  accel estimate-memory ~/models/llama --max_memory 0=24GB cpu=64GB --plot map.svg
+  accel estimate-memory ~/models/llama --max_memory 0=24GB cpu=64GB
 
 exit codes: 0; 2 if there is nothing to count."""
 
@@ -93,7 +93,6 @@ class _Command(click.Command):
     help="Print also what lies where within this memory, for each dtype: 0=24GB 1=24GB cpu=64GB, and disk=SIZE if it"
     " has a limit. The devices need not be there.",
 )
-@click.option("--plot", metavar="FILE.svg", help="Draw what lies where.")
 @click.option("--json", "form", flag_value="json", default="table", help="Print all of it as JSON, in bytes.")
 def COMMAND(model: str, **options: Any) -> int:
     """Print the estimate of a model in the form that the options ask for, and return exit code 0.

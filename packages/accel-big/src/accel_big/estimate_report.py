@@ -6,14 +6,12 @@ import json
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Literal
 
 from accel_state.errors import CannotRun
 
 from accel_big.estimate_map import MapEstimate, join_neighbours, map_estimate, memory_of
 from accel_big.estimate_options import COMMAND, DTYPES, SHORT, STATES
-from accel_big.estimate_picture import draw
 from accel_big.estimate_text import columns, human, printable
 from accel_big.memory_estimate import estimate
 from accel_big.model_source import load, locate
@@ -41,7 +39,6 @@ def report(
     dtypes: Sequence[str],
     optimizer: str,
     max_memory: Sequence[str] = (),
-    plot: str | None = None,
     form: Literal["table", "json"] = "table",
 ) -> str:
     """Return the text that `accel estimate-memory` prints.
@@ -59,8 +56,6 @@ def report(
     """
     full = list(dict.fromkeys(SHORT.get(dtype, dtype) for dtype in dtypes))
     memory, problems = memory_of(max_memory)
-    if plot is not None and (not max_memory or not plot.endswith(".svg")):
-        problems.append(f"--plot {plot}: expected a file of type .svg, and --max_memory with the devices of the map")
     for what, names, known in (("dtype", full, DTYPES), ("optimizer", [optimizer], STATES)):
         problems += [f"there is no {what} {name!r} (known: {', '.join(known)})" for name in names if name not in known]
     try:
@@ -75,8 +70,6 @@ def report(
         if size.model is None:
             raise CannotRun(COMMAND, ["--max_memory needs a model: weights do not say which modules they are of"])
         maps = [map_estimate(size.model, memory, dtype) for dtype in full]
-    if plot is not None:
-        draw(size.made_by, maps, Path(plot))
     facts = {
         "device_maps": [asdict(found) for found in maps],
         "model": size.made_by,

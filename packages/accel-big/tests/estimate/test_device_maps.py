@@ -1,16 +1,13 @@
-"""`accel estimate-memory --max_memory`: what lies where, what it takes, what is left, also as a picture."""
+"""`accel estimate-memory --max_memory`: what lies where, what it takes, and what is left."""
 
 import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 import torch
-from accel_big.estimate_map import MapEstimate, Share, join_neighbours, map_estimate, memory_of
-from accel_big.estimate_picture import draw
-from accel_state.errors import CannotRun
+from accel_big.estimate_map import join_neighbours, map_estimate, memory_of
 from torch import nn
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -76,42 +73,21 @@ def test_devices_are_named_by_index_and_all_that_is_wrong_is_told() -> None:
     ]
 
 
-def test_the_command_prints_and_draws_the_maps(accel: Run, tmp_path: Path) -> None:
+def test_the_command_prints_the_maps(accel: Run, tmp_path: Path) -> None:
     """S146."""
     (tmp_path / "models.py").write_text(MODELS)
     memory = ["--max_memory", f"0={4 * LAYER + LAYER // 3}", "cpu=1MiB"]
     words = ["estimate-memory", "models:make", "--dtypes", "fp32", "bf16"]
-    done = accel(*words, *memory, "--plot", "map.svg")
+    done = accel(*words, *memory)
     assert done.returncode == 0, done.stderr
     assert "\nfloat32 " in done.stdout
     said = json.loads(accel(*words, *memory, "--json").stdout)["device_maps"]
     assert [found["dtype"] for found in said] == ["float32", "bfloat16"]
-    picture = ElementTree.fromstring((tmp_path / "map.svg").read_text())
-    words_of_it = [element.text for element in picture.iter() if element.text]
-    assert {"float32", "bfloat16", "cpu", "disk"} <= set(words_of_it)
-
-
-def test_a_picture_shows_names_and_sizes_and_is_the_same_each_time(tmp_path: Path) -> None:
-    shares = (Share("0", 400, (("a<b\x1b", 100), ("b", 200))), Share("disk", None, (("c", 50),)))
-    maps = [MapEstimate("float32", shares), MapEstimate("int8", (), "no room")]
-    for file in ("one.svg", "two.svg"):
-        draw("m:x", maps, tmp_path / file)
-    text = (tmp_path / "one.svg").read_text()
-    assert text == (tmp_path / "two.svg").read_text()
-    picture = ElementTree.fromstring(text)
-    said = [element.text for element in picture.iter() if element.text]
-    assert {"a<b?: 100 B", "b: 200 B", "300 B, 100 B left", "50 B, no limit", "int8: no room"} <= set(said)
-    widths = [float(element.attrib["width"]) for element in picture.iter() if element.attrib.get("y") == "34"]
-    assert widths == [100, 200, 400]
-    with pytest.raises(CannotRun, match="cannot be written"):
-        draw("m:x", maps, tmp_path / "nowhere" / "x.svg")
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--plot", "x.svg"], "--plot x.svg: expected a file of type .svg, and --max_memory"),
-        (["--plot", "x.png", "--max_memory", "0=1GB"], "--plot x.png: expected a file of type .svg"),
         (["--max_memory", "gpu=1GB"], "--max_memory gpu=1GB: expected DEVICE=SIZE"),
         (["--max_memory", "--json"], "--max_memory needs a value, found none"),
     ],

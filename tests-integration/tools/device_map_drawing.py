@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from accel_state.errors import CannotRun
-
 from accel_big.estimate_map import MapEstimate, Share, join_neighbours
 from accel_big.estimate_text import human, printable
 
@@ -46,10 +44,7 @@ def draw(made_by: str, maps: Sequence[MapEstimate], file: Path) -> None:
         for share in found.shares:
             _bar(picture, y, share, scale)
             y += _ROW
-    try:
-        file.write_text(tostring(picture, encoding="unicode") + "\n", encoding="utf-8")
-    except OSError as error:
-        raise CannotRun("a picture of device maps", [f"{file} cannot be written: {error}"]) from None
+    file.write_text(tostring(picture, encoding="unicode") + "\n", encoding="utf-8")
 
 
 def _bar(picture: Element, y: int, share: Share, scale: float) -> None:
