@@ -1,6 +1,5 @@
 """T10, T17: what is saved under any layout is loaded under any other, every number the same."""
 
-import re
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -15,7 +14,7 @@ from accel.checkpoint.parts import own_part
 from accel.checkpoint.save_job import SaveJob
 from accel_checkpoint import CheckpointError, TensorFile, read_manifest, stored_tensors
 from accel_checkpoint.hidden_folder import new_tag
-from accel_checkpoint.inspect import compare, list_lines
+from accel_checkpoint.inspect import list_lines
 from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.piece_index import PIECE_INDEX
 from accel_checkpoint.pieces import Box, box_of, held_part, whole_box
@@ -172,20 +171,14 @@ def test_blocks_of_two_axes_are_where_they_were_in_the_whole(world: MakePool, si
     assert sum(box.numel for written, _ in ranks for box, _ in written) == sum(map(prod, shapes.values()))
 
 
-def test_the_command_shows_the_layout_and_compares_tensors_of_any_layouts(world: MakePool, tmp_path: Path) -> None:
-    """`accel checkpoint ls` and `diff`."""
+def test_the_command_shows_the_layout_of_a_checkpoint(world: MakePool, tmp_path: Path) -> None:
+    """`accel checkpoint ls`."""
     world(1).run(saved, {}, str(tmp_path / "whole"))
     world(2).run(loaded_and_saved, {"strategy": "fsdp2"}, str(tmp_path / "whole"), str(tmp_path / "sharded"))
     lines = "\n".join(list_lines(tmp_path / "sharded"))
     assert "layout dp_shard 2" in lines
     assert "in 2 parts of" in lines
     assert [line.rpartition("  ")[2] for line in list_lines(tmp_path)][1:] == ["dp_shard 2", "one process"]
-    differences = list(compare(tmp_path / "whole", tmp_path / "sharded"))
-    assert "about.mesh.dp_shard: only in the second" in differences
-    assert [line for line in differences if ".safetensors" in line] == []
-    world(2).run(saved, {"strategy": "fsdp2"}, str(tmp_path / "other"), False, 3)
-    differences = list(compare(tmp_path / "sharded", tmp_path / "other"))
-    assert any(re.match(r"model.safetensors: .* numbers differ", line) for line in differences)
 
 
 def test_a_part_that_the_main_process_lacks_is_an_error_that_says_why(tmp_path: Path) -> None:

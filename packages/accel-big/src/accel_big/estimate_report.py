@@ -48,7 +48,6 @@ def report(
         dtypes: Names of the dtypes.
         optimizer: Name of the optimizer.
         max_memory: Memory of the devices of a map, such as "0=24GB".
-        plot: File to draw the device maps into.
         form: Form of the text.
 
     Raises:

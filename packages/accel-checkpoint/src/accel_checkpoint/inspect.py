@@ -1,46 +1,37 @@
-"""List, verify and compare checkpoints, in lines for a person."""
+"""List and verify checkpoints, in lines for a person."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.manifest import MANIFEST, Manifest, read_manifest
-from accel_checkpoint.piece_index import PIECE_INDEX
 from accel_checkpoint.retention import list_checkpoints
 from accel_checkpoint.stored_tensors import StoredTensors
 from accel_checkpoint.tensor_file import TensorFile
-from accel_checkpoint.verify import is_whole, require_whole, verify
-
-SUFFIX = ".safetensors"
-#: the most differences that are listed
-LIMIT = 40
+from accel_checkpoint.verify import is_whole, verify
 
 
-def run(name: str, paths: Sequence[str]) -> int:
+def run(name: str, path: Path) -> int:
     """Run a command on checkpoints, and print its lines.
 
     Args:
-        name: "ls", "verify" or "diff".
-        paths: A checkpoint or a folder of checkpoints. Two checkpoints for "diff".
+        name: "ls" or "verify".
+        path: A checkpoint or a folder of checkpoints.
 
     Returns:
-        1 if a checkpoint is damaged or two differ, else 0.
+        1 if a checkpoint is damaged, else 0.
 
     Raises:
         CheckpointError: There is no checkpoint.
     """
-    first, *others = (Path(path) for path in paths)
     if name == "verify":
-        return int(any([print_verification(folder) for folder in checkpoints_in(first)]))
-    lines = list(compare(first, *others) if name == "diff" else list_lines(first))
-    _print(*lines or ["no difference"])
-    return int(name == "diff" and bool(lines))
+        return int(any([print_verification(folder) for folder in checkpoints_in(path)]))
+    _print(*list_lines(path))
+    return 0
 
 
 def _print(*lines: str) -> None:
@@ -153,91 +144,6 @@ def _progress(folder: Path, total: int) -> Callable[[int], None] | None:
         print(f"{folder.name}: {100 * read / max(total, 1):3.0f} %", end=end, file=sys.stderr, flush=True)
 
     return step
-
-
-def compare(first: Path, second: Path) -> Iterator[str]:
-    """Yield a line for each difference between two whole checkpoints.
-
-    Raises:
-        CheckpointError: A checkpoint is damaged.
-    """
-    old, new = read_manifest(first), read_manifest(second)
-    require_whole(first, old)
-    require_whole(second, new)
-    yield from _differences("", {"about": old.about, **old.items}, {"about": new.about, **new.items})
-    yield from _differences("ranks", old.ranks, new.ranks)
-    old_names, new_names = _logical(old), _logical(new)
-    for name in sorted({*old_names, *new_names}):
-        if name not in old_names or name not in new_names:
-            yield f"{name}: {_only_in(name in old_names)}"
-        elif [old.files[part] for part in old_names[name]] == [new.files[part] for part in new_names[name]]:
-            continue
-        elif name.endswith(SUFFIX):
-            stored = StoredTensors([TensorFile(first / part) for part in old_names[name]])
-            other = StoredTensors([TensorFile(second / part) for part in new_names[name]])
-            lines = list(_tensor_differences(stored, other))
-            yield from (f"{name}: {line}" for line in lines[:LIMIT])
-            if len(lines) > LIMIT:
-                yield f"{name}: and {len(lines) - LIMIT} tensors more"
-        else:
-            yield f"{name}: another content"
-
-
-def _logical(manifest: Manifest) -> dict[str, list[str]]:
-    """Return the files, with the parts that make them up: a file that is whole is its own part."""
-    parts = {PIECE_INDEX, *(part for names in manifest.parts.values() for part in names)}
-    return {**{name: [name] for name in manifest.files if name not in parts}, **manifest.parts}
-
-
-def _only_in(first: bool) -> str:
-    return f"only in the {'first' if first else 'second'}"
-
-
-def _tensor_differences(first: StoredTensors, second: StoredTensors) -> Iterator[str]:
-    for name in sorted({*first.names, *second.names}):
-        if name not in first.names or name not in second.names:
-            yield f"{name}: {_only_in(name in first.names)}"
-        elif first.shape_and_dtype(name) != second.shape_and_dtype(name):
-            yield f"{name}: {_words(*first.shape_and_dtype(name))} and {_words(*second.shape_and_dtype(name))}"
-        else:
-            old, new = first.read_like(name), second.read_like(name)
-            if not _as_bytes(old).equal(_as_bytes(new)):
-                yield f"{name}: {_distance(old, new)}"
-
-
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
-
-
-def _distance(first: torch.Tensor, second: torch.Tensor) -> str:
-    if first.is_floating_point():
-        distance = (first.double() - second.double()).abs()
-        return f"{int((distance != 0).sum())} of {first.numel()} numbers differ, by {distance.max().item():.3g} at most"
-    return f"{int((first != second).sum())} of {first.numel()} numbers differ"
-
-
-def _differences(path: str, first: Any, second: Any) -> Iterator[str]:
-    if isinstance(first, dict) and isinstance(second, dict):
-        for key in dict.fromkeys([*first, *second]):
-            inner = f"{path}.{key}".removeprefix(".")
-            if key not in first or key not in second:
-                yield f"{inner}: {_only_in(key in first)}"
-            else:
-                yield from _differences(inner, first[key], second[key])
-    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second) <= LIMIT:
-        for index, pair in enumerate(zip(first, second, strict=True)):
-            yield from _differences(f"{path}[{index}]", *pair)
-    elif first != second:
-        yield f"{path}: {_short(first)} and {_short(second)}"
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _words(shape: tuple[int, ...], dtype: torch.dtype) -> str:
-    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
 def _size(count: float) -> str:

@@ -132,34 +132,11 @@ def test_verify_finds_any_byte_that_is_changed_and_any_that_is_missing(
         assert "Traceback" not in done.stderr
 
 
-def test_diff_names_what_has_changed_and_by_how_much(within: Callable[..., Done], tmp_path: Path) -> None:
-    one, other = written(tmp_path / "one"), written(tmp_path / "other", 1.5, 4, extra=True)
-    done = within("checkpoint", "diff", str(one), str(other))
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "object:count.state.steps: 3 and 4" in done.stdout
-    assert "model.safetensors: weight: 6 of 6 numbers differ, by 0.5 at most" in done.stdout
-    assert "model.safetensors: more: only in the second" in done.stdout
-    assert "bias" not in done.stdout
-
-
-def test_diff_of_equal_ones_says_so(within: Callable[..., Done], tmp_path: Path) -> None:
-    done = within("checkpoint", "diff", str(written(tmp_path / "one")), str(written(tmp_path / "other")))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "no difference\n", "")
-
-
-def test_diff_refuses_what_is_damaged(within: Callable[..., Done], project: Path) -> None:
-    one, other = (str(project / "checkpoints" / f"checkpoint_{number}") for number in (9, 10))
-    done = within("checkpoint", "diff", one, other)
-    assert done.returncode == 2
-    assert "checkpoint_9/model.safetensors is damaged" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--help"], ("Usage: accel checkpoint ", "ls ", "verify ", "diff ", "exit codes")),
-        (["diff", "-h"], ("Usage: accel checkpoint diff [OPTIONS] PATH OTHER", "differences")),
+        (["--help"], ("Usage: accel checkpoint ", "ls ", "verify ", "exit codes")),
+        (["verify", "-h"], ("Usage: accel checkpoint verify [OPTIONS] PATH", "manifest")),
     ],
 )
 def test_help_says_what_there_is(arguments: list[str], words: tuple[str, ...], accel: Run) -> None:
@@ -179,7 +156,6 @@ WRONG = {
     "No such command 'list'. Did you mean 'ls'?": ["list", "x"],
     "Missing argument 'PATH'": ["ls"],
     "Got unexpected extra argument (other)": ["verify", "one", "other"],
-    "Missing argument 'OTHER'": ["diff", "one"],
     "No such option '--all'": ["ls", "--all"],
     "missing": ["ls", "missing"],
     "nothing": ["verify", "nothing"],
@@ -205,7 +181,7 @@ def test_a_manifest_that_lies_is_no_way_out_of_its_folder(within: Callable[..., 
     for name in ("../outside", "/etc/hostname", "inner/../../outside"):
         manifest.files[name] = manifest.files["model.safetensors"]
         (folder / "manifest.json").write_bytes(manifest.as_bytes())
-        for command in (["ls", str(folder)], ["verify", str(folder)], ["diff", str(folder), str(folder)]):
+        for command in (["ls", str(folder)], ["verify", str(folder)]):
             done = within("checkpoint", *command)
             assert done.returncode in (1, 2)
             assert "outside of its folder" in done.stdout + done.stderr

@@ -1,18 +1,19 @@
-"""Run `accel checkpoint`, which lists, verifies and compares checkpoints."""
+"""Run `accel checkpoint`, which lists and verifies checkpoints."""
 
 import sys
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 import click
 
-HELP = """What is in a checkpoint of accel, whether it is whole, and what has changed from one to another. Needs package
-accel-checkpoint. Runs no code from the files."""
-EPILOG = "exit codes: 0 if all is well; 1 if verify finds damage, or diff a difference; 2 if there is nothing to see."
+HELP = """What is in a checkpoint of accel, and whether it is whole. Needs package accel-checkpoint. Runs no code from
+the files."""
+EPILOG = "exit codes: 0 if all is well; 1 if verify finds damage; 2 if there is nothing to see."
 
 
-def _report(name: str, **paths: str) -> int:
-    """Return 0 if all is well and 1 if something is damaged or differs. Raise CannotRun if nothing is there."""
+def _report(name: str, path: str) -> int:
+    """Return 0 if all is well and 1 if something is damaged. Raise CannotRun if nothing is there."""
     from accel_state.errors import CannotRun
 
     if find_spec("accel_checkpoint") is None:
@@ -27,14 +28,13 @@ def _report(name: str, **paths: str) -> int:
     from accel_checkpoint.inspect import run as inspect
 
     try:
-        return inspect(name, [*paths.values()])
+        return inspect(name, Path(path))
     except CheckpointError as error:
         raise CannotRun("accel checkpoint", [str(error)]) from None
 
 
-def _command(name: str, about: str, *paths: str) -> click.Command:
-    arguments: list[click.Parameter] = [click.Argument([path]) for path in paths]
-    return click.Command(name, params=arguments, callback=partial(_report, name), help=about)
+def _command(name: str, about: str) -> click.Command:
+    return click.Command(name, params=[click.Argument(["path"])], callback=partial(_report, name), help=about)
 
 
 COMMAND = click.Group(
@@ -42,17 +42,10 @@ COMMAND = click.Group(
     help=HELP,
     epilog=EPILOG,
     commands=[
-        _command("ls", "List the checkpoints in a folder, or the files and the state of a checkpoint.", "path"),
+        _command("ls", "List the checkpoints in a folder, or the files and the state of a checkpoint."),
         _command(
             "verify",
             "Read every file of a checkpoint, or of all in a folder, and compare it with the manifest.",
-            "path",
-        ),
-        _command(
-            "diff",
-            "Compare two checkpoints: entries of only one, and differences of settings, state and tensors.",
-            "path",
-            "other",
         ),
     ],
 )
