@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple, final
 
 from accel_comm.hang_diagnosis import Diagnosis, RankStatus, diagnose
@@ -64,11 +64,10 @@ class HangDetector:
         #: the exchange that is looked into, and for how long it has to last for the next look
         self._number, self._next_look_s, self._ends = 0, 0.0, 0
         self._question: _Question | None = None
-        self._leave_at: float | None = None
-        self._heard_at = 0.0
+        self._leave_at = 0.0
         #: whether a diagnosis has ended the job
         self.diagnosed = False
-        #: whether all that answer know of it, so that this process can leave
+        #: whether those that answer have had the time to hear of it, so that this process can leave
         self.over = False
         self._post(RankStatus(store.rank), 0)
 
@@ -85,7 +84,7 @@ class HangDetector:
         if self._poll_at is None:
             self._poll_at = now + self._heartbeat_s * (self._store.rank + 1) / self._size  # not all at once
         if self.diagnosed:
-            self._wait_for_others(now)
+            self.over = now >= self._leave_at
         elif self._question is not None:
             return self._collect(self._question, now, wait)
         else:
@@ -136,8 +135,7 @@ class HangDetector:
         # the first rank's is a sign of life for those on other machines that wait for its work
         self._heartbeat = heartbeat = self._store.heartbeat(BEAT if self._store.rank == 0 else 0)
         if heartbeat.diagnosed:
-            self.diagnosed, self._leave_at = True, now + self._early_s
-            self._heard(now, 1)
+            self._leave(now)
         elif heartbeat.questions > self._answered:
             self._say(heartbeat.questions)
             self._alert_until = now + self._early_s + LATE_S  # a diagnosis may follow
@@ -171,7 +169,6 @@ class HangDetector:
         for rank, note in zip(missing, self._store.read_all([f"status/{rank}" for rank in missing]), strict=True):
             if note is not None and (note["asked"] >= question.number or note["ended"]):
                 question.answers[rank] = RankStatus(**note)
-                question.answered_at[rank] = now
         same = wait is not None and wait.number == self._number
         if None in question.answers and now < question.until:
             question.read_at = now + max(now - question.asked_at, READ_S)
@@ -183,7 +180,7 @@ class HangDetector:
         return self._diagnose(question, now) if same else None
 
     def _diagnose(self, question: _Question, now: float) -> Diagnosis | None:
-        answers, size = question.as_of(now), self._size
+        answers, size = question.answers, self._size
         answers[self._store.rank] = self._status()
         missing = [rank for rank, status in enumerate(answers) if status is None]
         lives = dict(zip(missing, self._store.all_alive(missing), strict=True))
@@ -202,28 +199,17 @@ class HangDetector:
             if not question.again:
                 self._ask(now, again=True)
             return None
-        return self._end(diagnosis, size - 1 - len(missing), now)
-
-    def _end(self, diagnosis: Diagnosis, others: int, now: float) -> Diagnosis | None:
         if self._store.count("diagnoses", 1) > 1:
             return None
         self._store.post("diagnosis", diagnosis.text)
-        self.diagnosed, self._leave_at = True, now + self._early_s
-        self._heard(now, -others)
+        self._leave(now)
         self._store.heartbeat(DIAGNOSED)
         return diagnosis
 
-    def _wait_for_others(self, now: float) -> None:
+    def _leave(self, now: float) -> None:
         """Leave when the others do: who loses another in an exchange would have words of its own."""
-        if self._leave_at is not None and now >= self._leave_at:
-            self.over = True
-        elif now >= self._heard_at:
-            self._heard(now, 0)
-
-    def _heard(self, now: float, more: int) -> None:
-        """Count the ranks that know of the diagnosis, from minus the number of ranks that are to know."""
-        self.over = self._store.count("heard", more) >= 0
-        self._heard_at = now + min(self._heartbeat_s / 8, 2 * READ_S)
+        # those that have answered poll twice in this time
+        self.diagnosed, self._leave_at = True, now + self._heartbeat_s / 2
 
 
 @dataclass
@@ -237,13 +223,3 @@ class _Question:
     read_at: float
     #: whether it came right after another question
     again: bool
-    answered_at: dict[int, float] = field(default_factory=dict)
-
-    def as_of(self, now: float) -> list[RankStatus | None]:
-        """Return the answers of the ranks: a rank that waited then waits still."""
-        return [
-            status
-            if status is None or status.waits is None
-            else replace(status, waits=status.waits + now - self.answered_at[status.rank])
-            for status in self.answers
-        ]

@@ -118,13 +118,12 @@ def allow_open_files(rank: int, size: int) -> None:
     """
     needed = SPARE_FILES + FILES_A_RANK * size
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = [limit == resource.RLIM_INFINITY or limit >= needed for limit in (soft, most)]
-    if enough[0]:
+    allowed = needed if most == resource.RLIM_INFINITY else min(needed, most)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
         return
-    wanted = needed if most == resource.RLIM_INFINITY else min(needed, most)
     with suppress(ValueError, OSError):  # a system may have limits of its own
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    if not enough[1] and rank == 0:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    if allowed < needed and rank == 0:
         logger.warning(
             "a process may have %s open files here, and a job of %s processes may need %s: raise the hard limit"
             " (`ulimit -Hn`, LimitNOFILE= of the service that starts jobs, or nofile in limits.conf)",

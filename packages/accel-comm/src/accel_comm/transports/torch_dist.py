@@ -17,10 +17,10 @@ from accel_comm.transports._base import Join, Reduction, Transport, longest_of
 from accel_comm.transports.agreement import BLOCK, Agreement, SharedMemoryAgreement, TreeAgreement
 from accel_comm.transports.binomial_tree import BinomialTree
 from accel_comm.transports.collective_work import CollectiveWork
-from accel_comm.transports.header import BARE, Header, header, require_one_call, unpacked
+from accel_comm.transports.header import Header, header, require_one_call, unpacked
 from accel_comm.transports.peer_errors import PeerErrors
 from accel_comm.transports.point_to_point import TorchPointToPoint
-from accel_comm.transports.shared_memory import LONGEST, SharedMemoryChannel, map_shared_memory
+from accel_comm.transports.shared_memory import SharedMemoryChannel, map_shared_memory
 from accel_comm.transports.shared_votes import SharedMemoryVotes
 from accel_comm.transports.votes import AgreedVotes, Votes
 
@@ -151,7 +151,7 @@ class TorchDist(Transport):
             Every rank must call.
         """
         is_source, length = self.rank == source, len(payload)
-        room = LONGEST - BARE if self._channel is not None else BLOCK - BARE
+        room = self.inline_bytes
         mine = header(
             what, self.recorder.begin(what), part=payload if is_source and length <= room else b"", longest=length
         )
