@@ -17,7 +17,7 @@ COMMANDS = {
     "launch": "start a script on one or many processes",
     "test": "check that processes on this machine find each other",
     "verify": "run a script as configured and as plain PyTorch, and name the first thing that differs",
-    "checkpoint": "list, verify and compare checkpoints",
+    "checkpoint": "list and verify checkpoints",
     "estimate-memory": "say how much memory a model takes, to load and to train",
     "runs": "list, show, compare and draw the records of runs",
     "migrate": "rewrite programs, scripts and config files for Accelerate",
