@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from accel_comm.transports import device_work
-from accel_comm.transports.device_work import DeviceWork
+from accel_comm.transports.device_work import work_of
 
 
 class Driver:
@@ -61,8 +61,8 @@ class Driver:
 
 
 def asked_by_another_thread(driver: Driver, times: int = 1) -> list[bool]:
-    work, answers = DeviceWork(driver.stream()), list[bool]()
-    thread = threading.Thread(target=lambda: answers.extend(work.done() for _ in range(times)), name="watchdog")
+    done, answers = work_of(driver.stream()), list[bool]()
+    thread = threading.Thread(target=lambda: answers.extend(done() for _ in range(times)), name="watchdog")
     thread.start()
     thread.join()
     return answers
@@ -88,7 +88,7 @@ def test_each_thread_has_a_mode_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_mode_of_the_thread_that_captures_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(monkeypatch, "cuda")
-    assert DeviceWork(driver.stream()).done()
+    assert work_of(driver.stream())()
     assert driver.exchanges == []
 
 

@@ -21,7 +21,7 @@ KEPT, SIZE = 32, 256
 #: bytes of what an exchange is, and of what data, at most
 ABOUT = 96
 _HEAD = struct.Struct("<QBBHdd")  # number, whether it is over, whether it may last, length of the text, began, ended
-#: the packages of accel that a script calls
+#: the packages of accel that a script calls, and modules that only pass calls on
 OURS = frozenset(
     {
         "accel",
@@ -36,6 +36,9 @@ OURS = frozenset(
         "accel_ops",
         "accel_parallel",
         "accel_state",
+        "contextlib",
+        "functools",
+        "logging",
     }
 )
 
@@ -194,17 +197,15 @@ def _records(content: bytes) -> list[CollectiveRecord]:
     return sorted(records, key=lambda record: record.number)
 
 
-_known: dict[str, bool] = {}
-
-
 def is_ours(frame: FrameType) -> bool:
     """Return whether a frame is accel's own, or only passes a call on."""
-    name = frame.f_globals.get("__name__", "")  # its hash is known; that of a code object is computed each time
-    ours = _known.get(name)
-    if ours is None:
-        module = str(name).partition(".")[0]
-        ours = _known[name] = module in OURS or module in ("contextlib", "functools", "logging")
-    return ours
+    # the hash of a name is known; that of a code object is computed each time
+    return _is_ours(frame.f_globals.get("__name__", ""))
+
+
+@lru_cache(None)
+def _is_ours(name: str) -> bool:
+    return str(name).partition(".")[0] in OURS
 
 
 def call_site() -> str:

@@ -8,8 +8,8 @@ import resource
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -187,22 +187,12 @@ def _abort_exchanges_of_devices() -> None:
             if name != "gloo":  # the host waits for gloo's, and does so no more
                 with suppress(RuntimeError):  # a group without this process
                     backends.append(group._get_backend(torch.device(kind)))
-    with _together(backends):
-        for backend in backends:
-            with suppress(RuntimeError):  # a backend that cannot
-                backend.abort()
-
-
-@contextmanager
-def _together(backends: list[Any]) -> Iterator[None]:
-    """Let NCCL end its communicators at once: in turn, each may wait for ranks that end another communicator."""
-    import torch.distributed as dist
-
-    of_nccl = [
-        backend for backend in backends if dist.is_nccl_available() and isinstance(backend, dist.ProcessGroupNCCL)
-    ]
-    for backend in of_nccl[:1]:
+    # NCCL ends its communicators at once: in turn, each may wait for ranks that end another communicator
+    of_nccl = [one for one in backends if isinstance(one, vars(dist).get("ProcessGroupNCCL", ()))][:1]
+    for backend in of_nccl:
         backend._group_start()
-    yield
-    for backend in of_nccl[:1]:
+    for backend in backends:
+        with suppress(RuntimeError):  # a backend that cannot
+            backend.abort()
+    for backend in of_nccl:
         backend._group_end()

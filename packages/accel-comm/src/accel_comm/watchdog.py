@@ -26,6 +26,14 @@ POLL_S = 0.25
 CLOSING_S = 1.6
 
 
+def is_in_wait(frame: FrameType) -> bool:
+    """Return whether a stack that has begun an exchange still waits in it, and runs no handler of a signal."""
+    inner: FrameType | None = frame
+    while inner is not None and f"torch{os.sep}distributed" in inner.f_code.co_filename:
+        inner = inner.f_back
+    return inner is not None and is_ours(inner)
+
+
 @final
 class Watchdog:
     """A thread that looks into waits of this process that last, together with the watchdogs of the others.
@@ -112,14 +120,6 @@ def own_status(rank: int, recorder: FlightRecorder) -> RankStatus:
     return RankStatus(
         rank, record.number, record.what, call, waits, record.patient, doing, moves=moves, skipped=skipped
     )
-
-
-def is_in_wait(frame: FrameType) -> bool:
-    """Return whether a stack that has begun an exchange still waits in it, and runs no handler of a signal."""
-    inner: FrameType | None = frame
-    while inner is not None and f"torch{os.sep}distributed" in inner.f_code.co_filename:
-        inner = inner.f_back
-    return inner is not None and is_ours(inner)
 
 
 def users_line(frame: FrameType) -> str:

@@ -96,7 +96,7 @@ class StoreExchange:
         atexit.unregister(self.close)
         until = time.monotonic() + MOST_S + CHECK_S
         with suppress(RuntimeError):
-            while self._has_listeners and self._store.count(_listeners(self._store.rank)) > 0:
+            while self._has_listeners and self._store.count(f"listeners/{self._store.rank}") > 0:
                 if time.monotonic() > until:
                     break
                 time.sleep(CHECK_S / 5)
@@ -114,7 +114,7 @@ class StoreExchange:
             CollectiveMismatch: It took its turn at another line.
         """
         self._turn += 1
-        listeners = _listeners(first)
+        listeners = f"listeners/{first}"
         with _without_store(f"rank {first}, or the process that serves the store,"):
             self._store.count(listeners, 1)
             failure, where = self._note_of(first, f"turn/{self._turn}/{first}")
@@ -203,10 +203,6 @@ class StoreExchange:
             until = now + min(max((now - began) / 8, FIRST_S), MOST_S)
             while (left := until - time.monotonic()) > 0 and (lives is None or self._store.alive(rank)):
                 time.sleep(min(left, CHECK_S))
-
-
-def _listeners(first: int) -> str:
-    return f"listeners/{first}"
 
 
 @contextmanager

@@ -97,6 +97,9 @@ class Transport(ABC):
     replicas: int = 1
     #: most bytes of a part in `agree`
     inline_bytes: int
+    #: counts an agreement of a name, which this rank has no need of, without a message. Every rank must call this or
+    #: `agree`; if another waits there, the watchdog says so and ends the job
+    skip: Callable[[str], None]
     #: messages between single processes, which count as in `world`
     point_to_point: PointToPoint
 
@@ -143,19 +146,6 @@ class Transport(ABC):
 
         Collective:
             Every rank must call.
-        """
-
-    @abstractmethod
-    def skip(self, what: str) -> None:
-        """Count an agreement that this rank has no need of, without a message.
-
-        If another rank needs it, and so waits in `agree`, the watchdog says so and ends the job.
-
-        Args:
-            what: Name of the operation.
-
-        Collective:
-            Every rank must call this or `agree`.
         """
 
     @abstractmethod

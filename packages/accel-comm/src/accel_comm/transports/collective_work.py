@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 from accel_comm.flight_recorder import FlightRecorder
-from accel_comm.transports.device_work import DeviceWork
+from accel_comm.transports.device_work import work_of
 from accel_comm.transports.peer_errors import PeerErrors
 
 if TYPE_CHECKING:
@@ -37,20 +37,17 @@ class CollectiveWork:
         self._rank, self._size, self._recorder, self._errors = rank, size, recorder, errors
         self._finished: deque[Any] = deque(maxlen=64)
 
-    def finish(
-        self, begin: Callable[..., Any], received: torch.Tensor, *others: Any, meanwhile: Callable[[], Any] = int
-    ) -> None:
+    def finish(self, begin: Callable[..., Any], received: torch.Tensor, *others: Any) -> None:
         """Run a collective that the recorder has noted, until it is over and no thread holds its tensors any more.
 
         Args:
             begin: Function of `torch.distributed`.
             received: Its first argument, a tensor.
             *others: Its other arguments.
-            meanwhile: Function to call while others work.
         """
         done: Callable[[], bool] | None = None
         try:
-            done = self._run(begin, received, *others, meanwhile=meanwhile)
+            done = self._run(begin, received, *others)
         finally:
             self._recorder.end(done)
 
@@ -76,21 +73,18 @@ class CollectiveWork:
         start = whole.data_ptr()
         return [ctypes.string_at(start + rank * length, length) for rank in range(self._size)]
 
-    def _run(
-        self, begin: Callable[..., Any], received: torch.Tensor, *others: Any, meanwhile: Callable[[], Any] = int
-    ) -> Callable[[], bool] | None:
+    def _run(self, begin: Callable[..., Any], received: torch.Tensor, *others: Any) -> Callable[[], bool] | None:
         """Run a collective, and return the function that tells whether a device has done it, if one continues."""
         import torch
 
         with self._errors.translated():
             work = begin(received, *others, async_op=True)
-            meanwhile()
             work.wait()
             if received.device.type == "xla":
                 return None  # a part of the graph, which has no stream
             if received.device.type != "cpu":
                 # NCCL has only queued it. Its work would hold the tensors until it is asked; an event does not.
-                return DeviceWork(torch.accelerator.current_stream(received.device)).done
+                return work_of(torch.accelerator.current_stream(received.device))
         # A thread of gloo reports a collective as done before it lets go of it. If it is the last to hold the tensors
         # it asks for the interpreter to free them; and where the main thread forks just then, to start a loader's
         # workers, the child hangs for ever in CPython before 3.11.10 (python/cpython#112275). So be the last here.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -21,17 +21,15 @@ _EXCHANGES = {
 _permitted = threading.local()
 
 
-@final
-class DeviceWork:
-    """The work that a stream was asked for until now."""
+def work_of(stream: Any) -> Callable[[], bool]:
+    """Return a function that tells whether a device has done what a stream was asked for until now, in any thread."""
+    event = stream.record_event()
 
-    def __init__(self, stream: Any) -> None:
-        self._event, self._device = stream.record_event(), stream.device
+    def done() -> bool:
+        with asking(stream.device):
+            return bool(event.query())
 
-    def done(self) -> bool:
-        """Return whether the device has done the work, also while another thread captures a graph."""
-        with asking(self._device):
-            return bool(self._event.query())
+    return done
 
 
 @contextmanager
@@ -54,10 +52,8 @@ def _permit_calls_in_captures() -> None:
     """Put this thread into a mode in which its calls do not break a capture (torch.cuda.graph) of another, for good."""
     import torch.version
 
-    platform = "cuda" if torch.version.cuda is not None else "hip" if torch.version.hip is not None else None
-    if platform is None:
-        return
-    library, call = _EXCHANGES[platform]
-    # without the call there is nothing better than to ask: a watchdog that does not would take the work for a hang
-    with suppress(OSError, AttributeError):
-        getattr(ctypes.CDLL(library), call)(ctypes.byref(ctypes.c_int(THREAD_LOCAL)))
+    for platform, (library, call) in _EXCHANGES.items():
+        # without the call there is nothing better than to ask: a watchdog that does not would take the work for a hang
+        with suppress(OSError, AttributeError):
+            if vars(torch.version)[platform] is not None:
+                getattr(ctypes.CDLL(library), call)(ctypes.byref(ctypes.c_int(THREAD_LOCAL)))

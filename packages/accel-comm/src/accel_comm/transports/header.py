@@ -80,8 +80,8 @@ def joined(headers: Sequence[Header], join: Join | None = None) -> Header:
 
 def calls(headers: Sequence[Header], ranks: Sequence[int]) -> str:
     """Return a line for each rank: its call, and the line of its script."""
-    rows = [(_text(said.what), _text(said.first_line)) for said in headers]
-    return "".join(f"\n  rank {rank}: {what} at {site}" for rank, (what, site) in zip(ranks, rows, strict=True))
+    rows = zip(ranks, headers, strict=True)
+    return "".join(f"\n  rank {rank}: {_text(said.what)} at {_text(said.first_line)}" for rank, said in rows)
 
 
 def require_one_call(headers: Sequence[Header], ranks: Sequence[int]) -> None:

@@ -57,17 +57,14 @@ class PeerErrors:
 
     def error(self, cause: str) -> PeerLost:
         """Return the error that names the ranks that are gone, as far as they are known."""
-        newest, gone = self._recorder.newest(), ""
-        if self._store is not None:
-            gone = self._gone(self._store)
-        if gone:
-            return PeerLost(
-                f"rank {self._rank} waits in {newest}, and not all others are there any more:{gone}\n"
-                f"{ADVICE} A process that failed has said why. ({cause})"
-            )
+        me = f"rank {self._rank}"
+        newest, gone = self._recorder.newest(), self._store and self._gone(self._store)
         return PeerLost(
-            f"rank {self._rank} lost another process, or waited too long for it, in {newest}; what that"
-            f" one says, or its log, has the cause ({cause})"
+            f"{me} waits in {newest}, and not all others are there any more:{gone}\n{ADVICE} A process that failed has"
+            f" said why. ({cause})"
+            if gone
+            else f"{me} lost another process, or waited too long for it, in {newest}; what that one says, or its log,"
+            f" has the cause ({cause})"
         )
 
     def _gone(self, store: StatusStore) -> str:
@@ -80,14 +77,10 @@ class PeerErrors:
             ended, gone = store.ended(), store.gone_here()
         except RuntimeError:
             return "\n  the process that serves the store is gone"
-        rows = []
-        for rank in sorted({*ended, *gone} - {self._rank}):
-            if rank in ended:
-                last = ended[rank]
-                did = f"its last was {last}" if last is not None else "it has called none"
-                rows.append(f"\n  rank {rank} has come to its end; {did}")
-            else:
-                rows.append(f"\n  rank {rank} is gone")
+        found = dict.fromkeys(gone, "is gone")
+        for rank, last in ended.items():
+            found[rank] = f"has come to its end; {'it has called none' if last is None else f'its last was {last}'}"
+        rows = [f"\n  rank {rank} {words}" for rank, words in sorted(found.items()) if rank != self._rank]
         if heartbeat.ends > len(ended):
             rows.append(f"\n  {heartbeat.ends} ranks have come to their end by now")
         return "".join(rows)

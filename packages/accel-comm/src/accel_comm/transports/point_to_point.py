@@ -12,7 +12,7 @@ from accel_comm.flight_recorder import FlightRecorder
 from accel_comm.transports._base import PointToPoint
 from accel_comm.transports.agreement import BLOCK
 from accel_comm.transports.collective_work import CollectiveWork
-from accel_comm.transports.device_work import DeviceWork
+from accel_comm.transports.device_work import work_of
 from accel_comm.transports.header import BARE, Header, header, require_one_call, unpacked
 from accel_comm.transports.peer_errors import PeerErrors
 from accel_comm.transports.shared_memory import SharedMemoryChannel
@@ -104,7 +104,7 @@ class TorchPointToPoint(PointToPoint):
                 self._connect()
                 self._transfer(sent, received, source)
                 if on_device:  # NCCL has only queued its messages
-                    done = DeviceWork(self._torch.accelerator.current_stream(on_device[0])).done
+                    done = work_of(self._torch.accelerator.current_stream(on_device[0]))
         finally:
             self._recorder.end(done)
 

@@ -58,6 +58,7 @@ class TorchDist(Transport):
         self._torch, self._dist = torch, torch.distributed
         self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self.recorder = recorder or FlightRecorder()
+        self.skip = self.recorder.skip
         self._errors = PeerErrors(self.rank, self.recorder, store)
         self._work = CollectiveWork(self.rank, self.size, self.recorder, self._errors)
         # renamed in torch 2.13, where the old name warns
@@ -112,9 +113,6 @@ class TorchDist(Transport):
         self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
     ) -> Sequence[bytes] | None:
         return self._agreement.agree(what, about, part, join)
-
-    def skip(self, what: str) -> None:
-        self.recorder.skip(what)
 
     def votes(self, what: str) -> Votes:
         if self._channel is None:
@@ -204,11 +202,8 @@ class TorchDist(Transport):
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
         x = x.detach().contiguous()
         self.recorder.begin(f"broadcast (from rank {source})", _described(x))
-        y = self._torch.empty_like(x)
-        if self.rank == source:
-            self._work.finish(self._dist.broadcast, x, source, meanwhile=lambda: y.copy_(x))
-        else:
-            self._work.finish(self._dist.broadcast, y, source)
+        y = x.clone() if self.rank == source else self._torch.empty_like(x)
+        self._work.finish(self._dist.broadcast, y, source)
         return y
 
 
