@@ -1,14 +1,19 @@
 """DeepSpeed's engine trains as DistributedDataParallel does, behind the same methods."""
 
+import copy
 import json
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 import torch
 from accel import Accelerator, DeepSpeedPlugin, GradScalerKwargs
+from accel.checkpoint import apply
+from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint
 from accel.configuration import GradientAccumulationPlugin
 from accel.utils import DummyOptim, DummyScheduler, load_checkpoint_in_model
 from accel_testing import MakePool
@@ -339,6 +344,73 @@ def kept_in_a_save(folder: str, stage: int) -> int:
 def test_only_the_rank_that_writes_keeps_whole_states(world: MakePool, tmp_path: Path, stage: int) -> None:
     """Of eight ranks of a machine each would have all weights and moments on the host."""
     assert world(2).run(kept_in_a_save, str(tmp_path), stage) == [3 * 20, 0]
+
+
+def refused_load(folder: str, stage: int) -> tuple[int, list[dict[str, Any]]]:
+    """Numbers that this rank keeps for an undo, and weights and moments before a load, behind it, and a step later."""
+    accelerator = Accelerator(cpu=True, deepspeed_plugin=DeepSpeedPlugin(zero_stage=stage))
+    torch.manual_seed(0)
+    given = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2).requires_grad_(False))
+    model, optimizer = accelerator.prepare(given, torch.optim.AdamW(given.parameters()))
+
+    def train() -> None:
+        accelerator.backward(model(torch.arange(8.0).view(2, 4)).square().sum())
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def whole() -> dict[str, Any]:
+        states = optimizer.state_dict()["state"]
+        return {**accelerator.get_state_dict(model), **{str(number): states[number] for number in states}}
+
+    from deepspeed import zero
+
+    train()
+    accelerator.save_state(folder)
+    train()
+    for parameter in given[2].parameters():
+        with zero.GatheredParameters([parameter], modifier_rank=0):
+            parameter.data.zero_()
+    found, kept, load = [copy.deepcopy(whole())], list[int](), LoadedCheckpoint.load_model
+
+    def noted(function: Any, *args: Any, **ways: Any) -> Any:
+        kept.extend(one.numel() for one in find_tensors(args) if one.dim())
+        return partial(function, *args, **ways)
+
+    def refuse(checkpoint: LoadedCheckpoint, name: str, loaded: nn.Module) -> None:
+        load(checkpoint, name, loaded)
+        assert not same(whole(), found[0])
+        raise ValueError("no")
+
+    with (
+        patch.object(LoadedCheckpoint, "load_model", refuse),
+        patch.object(apply, "partial", noted),
+        pytest.raises(RuntimeError, match="no"),
+    ):
+        accelerator.load_state(folder)
+    found.append(copy.deepcopy(whole()))
+    train()
+    return sum(kept), [*found, copy.deepcopy(whole())]
+
+
+def same(one: Any, other: Any) -> bool:
+    return all(torch.equal(mine, theirs) for mine, theirs in zip(find_tensors(one), find_tensors(other), strict=True))
+
+
+def find_tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [one for inner in value for one in find_tensors(inner)] if isinstance(value, list | tuple) else []
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_load_that_fails_is_undone_by_parts(world: MakePool, tmp_path: Path, stage: int) -> None:
+    """Each rank would keep all weights and moments on the host; buffers it has anyway."""
+    for kept, (before, behind, later) in world(2).run(refused_load, str(tmp_path), stage):
+        assert kept <= 3 * 4
+        assert same(before, behind)
+        assert not same(behind, later)
 
 
 def without_one_step(ways: dict[str, Any]) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
 import torch
@@ -140,6 +140,33 @@ class WholeOptimizer:
         )
         return parts
 
+    def remember(self) -> Callable[[], None]:
+        """Return a function that gives the parts of this rank, of weights and of their states, what they have now.
+
+        Collective:
+            Every rank must call what is returned.
+        """
+        state, parameters = self._core.basic_optimizer.state, self._core.module.parameters()
+        frozen = [getattr(one, "ds_tensor", one).detach() for one in parameters if not _has_master(one)]
+        held = [*self.parts(), *frozen]
+        numbers = [one.detach().to("cpu", copy=True) for one in held]
+        entries = [
+            {key: _beside(numbers[0], _copied(value)) for key, value in state.get(part, {}).items()}
+            for part in self.parts()
+        ]
+
+        def put_back() -> None:
+            for tensor, before in zip(held, numbers, strict=True):
+                tensor.data.copy_(before)
+            for part, entry in zip(self.parts(), entries, strict=True):
+                state.pop(part, None)
+                if entry:
+                    state[part] = {key: _beside(part, value) for key, value in entry.items()}
+                    self._link()
+            _refresh(self._core.optimizer)
+
+        return put_back
+
     def _entry(self) -> tuple[torch.Tensor, dict[str, Any]] | None:
         state = self._core.basic_optimizer.state
         return next(((part, state[part]) for part in self.parts() if state.get(part)), None)
@@ -176,6 +203,11 @@ class WholeOptimizer:
         if not _divides_weights(inner):
             inner._hp_optimizer_states_linked = False
             inner._lazy_init_hp_params_optimizer_state()
+
+
+def _beside(place: torch.Tensor, value: Any) -> Any:
+    """Return a value on the device of a tensor, if it has more than one number."""
+    return value.to(place.device) if isinstance(value, torch.Tensor) and value.dim() else value
 
 
 def _copied(value: Any) -> Any:

@@ -20,6 +20,9 @@ class Steps(ABC):
     refusals: ClassVar[Mapping[str, str]] = {}
     #: a function that multiplies the gradients of a window so far by a number, if they are not in `parameter.grad`
     rescale: Callable[[torch.Tensor | float], None] | None = None
+    #: a function that returns a function which gives parts of weights and of their states what they have now, where
+    #: states are gathered whole
+    remember: Callable[[], Callable[[], None]] | None = None
     #: whether this rank keeps the whole states that it gathers with others, which take the memory of the whole model
     keeps_whole_states: bool = True
 

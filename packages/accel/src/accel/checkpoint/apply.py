@@ -12,7 +12,7 @@ from torch import nn
 
 from accel.checkpoint.consensus import problems_of
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint, foreign_hooks
-from accel.checkpoint.registry import StatefulItem
+from accel.checkpoint.registry import CheckpointRegistry, StatefulItem
 
 
 def cannot_refuse(model: nn.Module) -> bool:
@@ -31,12 +31,16 @@ def cannot_refuse(model: nn.Module) -> bool:
 
 
 def put(
-    checkpoint: LoadedCheckpoint, items: Sequence[StatefulItem], models: Mapping[str, nn.Module]
+    checkpoint: LoadedCheckpoint,
+    registry: CheckpointRegistry,
+    items: Sequence[StatefulItem],
+    models: Mapping[str, nn.Module],
 ) -> tuple[list[str], Callable[[], None]]:
     """Load everything up to the first object that refuses.
 
     Args:
         checkpoint: The checkpoint.
+        registry: What a checkpoint holds.
         items: What has a state besides models, in the order in which it is loaded.
         models: The models, by name.
 
@@ -49,13 +53,18 @@ def put(
     undo: list[Callable[[], None]] = []
     name = ""
     problems: list[str] = []
+    remember = registry.components.steps.remember
     try:
+        if remember is not None:  # the parts of this rank, in place of whole states on all
+            undo.append(remember())
         for item in items:
             name = item.name
-            undo.append(partial(item.load, copy.deepcopy(item.state()) if item.users_own else item.state()))
+            with registry.keeping_whole_states(remember is None):
+                undo.append(partial(item.load, copy.deepcopy(item.state()) if item.users_own else item.state()))
             item.load(checkpoint.state(item))
         for name, model in models.items():
-            undo.append(partial(model.load_state_dict, copy.deepcopy(model.state_dict())))
+            with registry.keeping_whole_states(remember is None):
+                undo.append(partial(model.load_state_dict, copy.deepcopy(model.state_dict()), strict=remember is None))
             checkpoint.load_model(name, model)
     except Exception as error:  # noqa: BLE001 - code of the user's refuses, and all processes are to hear of it
         problems.append(f"{name}: {type(error).__name__}: {error}")

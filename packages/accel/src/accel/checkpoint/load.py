@@ -236,9 +236,8 @@ class StateLoader:
     def _put(self, checkpoint: LoadedCheckpoint, wanted: list[StatefulItem], models: dict[str, nn.Module]) -> None:
         """Load everything, or give all what they had if one object refuses after all."""
         sure = {name: model for name, model in models.items() if cannot_refuse(model)}
-        problems, put_back = put(
-            checkpoint, wanted, {name: model for name, model in models.items() if name not in sure}
-        )
+        unsure = {name: model for name, model in models.items() if name not in sure}
+        problems, put_back = put(checkpoint, self._registry, wanted, unsure)
         about = f"{checkpoint.folder} could not be loaded, and everything has its old state:"
         self._consensus.require("load_state: put", about, problems, put_back)
         about = f"{checkpoint.folder} was loaded in part only; start anew, or load another:"
