@@ -52,6 +52,13 @@ class Votes(ABC):
 class AgreedVotes(Votes):
     """The votes that ranks exchange as they cast them, by `agree` of a transport.
 
+    A vote cannot be posted here, to be read with the next, since no reduction of log N messages goes on by itself: on a
+    tree a message is passed on only by a rank that waits for it, and gloo's own all_reduce is a ring of 2 (N - 1)
+    messages, which would also wait in vain for a rank that makes another call.
+
+    Source:
+        `allreduce` in gloo/allreduce.cc, where UNSPECIFIED is RING.
+
     Collective:
         Every rank must make one.
     """
