@@ -13,6 +13,8 @@ class WandbInterface(ClientTracker):
     """A tracker whose client has the calls of wandb. Its arguments go to the client's `init`."""
 
     takes = (object,)
+    #: what programs for Accelerate call it
+    run = ClientTracker.tracker
     #: arguments for an update of the configuration
     update_kwargs: ClassVar[Mapping[str, Any]] = {}
 

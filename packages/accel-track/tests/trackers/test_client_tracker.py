@@ -50,3 +50,23 @@ def test_every_tracker_has_the_name_of_its_file_and_imports_no_client(name: str)
     kind = TRACKERS.load(name)
     assert kind.name == name
     assert kind.missing() is None or name in str(kind.missing())
+
+
+@pytest.mark.parametrize(
+    ("name", "known_as"),
+    [
+        *(("tensorboard", "writer"), ("comet_ml", "writer"), ("aim", "writer"), ("wandb", "run"), ("trackio", "run")),
+        *(("swanlab", "run"), ("clearml", "task"), ("dvclive", "live"), ("mlflow", "active_run")),
+    ],
+)
+def test_the_clients_object_has_the_name_that_programs_ask_for(name: str, known_as: str, tmp_path: Path) -> None:
+    """Scripts of diffusers write `tracker.writer.add_images(...)` for TensorBoard."""
+
+    class Client:
+        def get_run(self, at: str) -> str:
+            return f"run {at}"
+
+    kind: Any = TRACKERS.load(name)
+    tracker = kind("project", tmp_path)
+    tracker._run = Client()
+    assert getattr(tracker, known_as) == tracker.tracker

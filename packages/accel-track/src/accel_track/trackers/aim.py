@@ -19,6 +19,8 @@ class AimTracker(ClientTracker):
     default_logging_directory = "runs"
     takes = (int, float, str)
     ends_by = "close"
+    #: what programs for Accelerate call it
+    writer = ClientTracker.tracker
 
     def start(self) -> None:
         """Begin a run."""

@@ -13,6 +13,8 @@ class ClearmlTracker(ClientTracker):
 
     name = "clearml"
     ends_by = "close"
+    #: what programs for Accelerate call it
+    task = ClientTracker.tracker
 
     def start(self) -> None:
         """Begin a task with the name "run", unless `task_name` gives another."""

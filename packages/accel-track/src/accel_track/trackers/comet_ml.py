@@ -14,6 +14,8 @@ class CometTracker(ClientTracker):
     name = "comet_ml"
     takes = (int, float, str)
     ends_by = "end"
+    #: what programs for Accelerate call it
+    writer = ClientTracker.tracker
 
     def start(self) -> None:
         """Begin an experiment."""

@@ -14,6 +14,8 @@ class DvcliveTracker(ClientTracker):
     name = "dvclive"
     takes = (int, float, str)
     ends_by = "end"
+    #: what programs for Accelerate call it
+    live = ClientTracker.tracker
 
     def start(self) -> None:
         """Open the folder."""

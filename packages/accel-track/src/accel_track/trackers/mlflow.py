@@ -39,6 +39,9 @@ class MlflowTracker(ClientTracker):
         """The run of MLflow, as it is now."""
         return self._run.get_run(self._id)
 
+    #: what programs for Accelerate call it
+    active_run = tracker
+
     def start(self) -> None:
         """Begin a run."""
         self._connect()

@@ -15,6 +15,8 @@ class TensorBoardTracker(ClientTracker):
     requires_logging_directory = True
     takes = (int, float, str)
     ends_by = "close"
+    #: what programs for Accelerate call it
+    writer = ClientTracker.tracker
 
     def start(self) -> None:
         """Open an event file."""
