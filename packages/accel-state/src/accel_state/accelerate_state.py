@@ -23,7 +23,7 @@ class _SharedState:
         return {"initialized": True} if is_initialized() else {}
 
 
-class _StateOfProcess(ProcessControl):
+class _StateOfProcess:
     """The run of this process, which every instance sees."""
 
     _shared_state = _SharedState()
@@ -44,7 +44,7 @@ class _StateOfProcess(ProcessControl):
 
 
 @final
-class PartialState(_StateOfProcess):
+class PartialState(_StateOfProcess, ProcessControl):
     """The run of this process, started if no code has started it yet.
 
     Every instance sees the same run.
@@ -89,7 +89,7 @@ class PartialState(_StateOfProcess):
 
 
 @final
-class AcceleratorState(_StateOfProcess):
+class AcceleratorState(_StateOfProcess, ProcessControl):
     """The run of this process and its precision.
 
     Every instance sees the same run.
@@ -131,7 +131,7 @@ class AcceleratorState(_StateOfProcess):
         ask_anew(start=reset_partial_state)
 
 
-def _shown(state: _StateOfProcess) -> str:
+def _shown(state: PartialState | AcceleratorState) -> str:
     """Return rank, device and kind of set-up, in the lines that Accelerate prints."""
     if not state.initialized:
         return f"{type(state).__name__} of a process that has no run"
