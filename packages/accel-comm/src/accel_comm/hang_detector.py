@@ -208,8 +208,8 @@ class HangDetector:
 
     def _leave(self, now: float) -> None:
         """Leave when the others do: who loses another in an exchange would have words of its own."""
-        # those that have answered poll twice in this time
-        self.diagnosed, self._leave_at = True, now + self._heartbeat_s / 2
+        # in which those that have answered poll
+        self.diagnosed, self._leave_at = True, now + self._heartbeat_s / 4 + READ_S
 
 
 @dataclass
