@@ -297,6 +297,7 @@ def deepspeed(session: nox.Session) -> None:
 def clients(session: nox.Session) -> None:
     """Trains by libraries that import accelerate on accel and on Accelerate, and runs Accelerate's own tests."""
     # half an hour on two busy cores, and gigabytes of libraries: .ci/run leaves it out
+    # ACCEL_DIFFUSERS_EXAMPLES names the folder `examples` of a checkout of diffusers, whose scripts it then runs too
     install(session, *PACKAGES, extra=(*TESTING, TORCH, *CLIENTS))
     session.install("--no-deps", WITHOUT_IMAGES)
     chosen = session.posargs or ["tests-integration/clients"]
