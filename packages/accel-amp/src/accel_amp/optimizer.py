@@ -85,6 +85,8 @@ class AcceleratedOptimizer(Optimizer):
         self._steps: int | torch.Tensor = 0
         # what schedulers do once it is known whether the newest step was made
         self._postponed: list[Callable[[], None]] = []
+        #: number of steps that are over, made or skipped, which is the same on all ranks
+        self.ended = 0
         #: called when a step that was due is over, made or skipped
         self.on_step: Callable[[AcceleratedOptimizer], None] | None = None
         #: called with the parameters of a group before it is added
@@ -268,6 +270,7 @@ class AcceleratedOptimizer(Optimizer):
             first.check()
         self._steps = self._steps + made
         self._spent, self._given_up = True, False
+        self.ended += 1
         self.stepped_at = accumulation.steps
         if self._boundary is not None:
             self._boundary()

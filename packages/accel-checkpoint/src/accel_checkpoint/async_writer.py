@@ -72,9 +72,13 @@ class AsyncWriter:
 
     A process that ends waits for the write. If an error was not raised until then, its traceback is printed and the
     exit code is 1.
+
+    Args:
+        on_error: Function that takes the error of a write in the thread. Then no later call raises the error.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_error: Callable[[Exception], None] | None = None) -> None:
+        self._on_error = on_error
         # an event, and not `Thread.join`: before Python 3.13 a thread counts as ended if its join was interrupted
         self._idle = threading.Event()
         self._idle.set()
@@ -96,7 +100,10 @@ class AsyncWriter:
             try:
                 write()
             except Exception as error:  # noqa: BLE001 - the next wait raises it
-                self._error = error
+                if self._on_error is not None:
+                    self._on_error(error)
+                else:
+                    self._error = error
             finally:
                 self._idle.set()
 

@@ -101,6 +101,12 @@ class Manifest:
         """The bytes of all files."""
         return sum(file.size for file in self.files.values())
 
+    @property
+    def moment(self) -> tuple[str, int]:
+        """When it was written, and after how many steps: the newer of two checkpoints has the greater one."""
+        steps = self.about.get("steps")
+        return str(self.about.get("written", "")), steps if isinstance(steps, int) else 0
+
 
 def rank_lines(states: list[Any]) -> bytes:
     """Return the content of the file with the states of many processes."""

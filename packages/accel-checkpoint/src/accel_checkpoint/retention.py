@@ -9,7 +9,9 @@ from pathlib import Path
 
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.hidden_folder import lock_folder
+from accel_checkpoint.manifest import read_manifest
 from accel_checkpoint.recovery import discard
+from accel_checkpoint.staging import StagedCheckpoint
 from accel_checkpoint.verify import is_whole
 
 _NAME = re.compile(r"checkpoint_(\d+)")
@@ -36,6 +38,41 @@ def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
 def checkpoint_path(folder: Path, number: int) -> Path:
     """Return the path of the checkpoint with this number."""
     return folder / f"checkpoint_{number}"
+
+
+def newest_whole(folder: Path) -> Path | None:
+    """Return the whole checkpoint with the highest number, or None."""
+    return next((path for _, path in reversed(list_checkpoints(folder)) if is_whole(path)), None)
+
+
+def copy_newest(source: Path, folder: Path) -> Path | None:
+    """Copy the newest whole checkpoint of one folder into another, under the next number there.
+
+    Args:
+        source: Folder of the checkpoints to choose from.
+        folder: Folder of checkpoints, on any disk.
+
+    Returns:
+        The new path, or None if there is nothing to copy, or the other folder has a checkpoint that is as new.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged, or the disk refuses.
+    """
+    newest, there = newest_whole(source), newest_whole(folder)
+    if newest is None:
+        return None
+    manifest = read_manifest(newest)
+    if there is not None and read_manifest(there).moment >= manifest.moment:
+        return None
+    stage = StagedCheckpoint(checkpoint_path(folder, next_number(folder)))
+    named = False
+    try:
+        stage.copy(newest, manifest)
+        named = stage.commit(replace=False)
+    finally:
+        if not named:
+            stage.abandon()
+    return stage.target if named else None
 
 
 def retain(folder: Path, limit: int, filesystem: Filesystem | None = None) -> list[Path]:

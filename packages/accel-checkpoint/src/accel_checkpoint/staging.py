@@ -74,6 +74,25 @@ class StagedCheckpoint:
         with self._explained():
             self.files[name] = self.filesystem.write(self.path / name, content)
 
+    def copy(self, source: Path, manifest: Manifest) -> None:
+        """Write all files of a whole checkpoint, which may be on another disk, and its manifest.
+
+        Args:
+            source: The other checkpoint.
+            manifest: Its manifest.
+
+        Raises:
+            CheckpointError: A file of it is damaged, or the disk refuses.
+        """
+        with self._explained():
+            for name, expected in manifest.files.items():
+                if not (self.path / name).parent.is_dir():
+                    self.filesystem.make_folder((self.path / name).parent)
+                self.write(name, _read_pieces(source / name))
+                if self.files[name] != expected:
+                    raise CheckpointError(f"{source / name} is damaged: its content is not what was written")
+        self.seal(manifest)
+
     def link(self, name: str, source: Path, digest: FileDigest) -> bool:
         """Link a file of another checkpoint instead of writing it.
 

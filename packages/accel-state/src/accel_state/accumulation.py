@@ -90,6 +90,8 @@ class AccumulationState:
         self.plugin_kwargs: dict[str, Any] = {}
         #: whether the data end on any rank, where those of ranks end apart: asked in each micro-batch, by all
         self.ends_anywhere: Callable[[bool], bool] | None = None
+        #: called when a loader is asked for a batch and another follows, with what tells the loader from others
+        self.before_batch: Callable[[object], None] | None = None
         self._passes: list[LoaderPass] = []
         self._listeners: list[weakref.ref[WindowListener]] = []
 
@@ -184,7 +186,7 @@ class AccumulationState:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, which comes along with that of an optimizer, tells the copies only.
-        return {**self.__dict__, "_listeners": []}
+        return {**self.__dict__, "_listeners": [], "before_batch": None}
 
     @property
     def waiting(self) -> bool:

@@ -37,6 +37,10 @@ JOBS = "ACCEL_JOBS"
 ATTEMPT = "ACCEL_ATTEMPT"
 #: what a process leaves in that folder when it has got further: a checkpoint is on the disk
 PROGRESS = "progress"
+#: the folder for checkpoints in memory, which belongs to the launcher of the machine
+MEMORY_CHECKPOINTS = "ACCEL_MEMORY_CHECKPOINTS"
+#: how often they are taken, as the launcher was told
+MEMORY_CHECKPOINT_EVERY = "ACCEL_MEMORY_CHECKPOINT_EVERY"
 #: the level of loggers of accel.logging that were not given one
 LOG_LEVEL = "ACCEL_LOG_LEVEL"
 #: whether processes of one machine share memory for small messages; yes where nothing is said

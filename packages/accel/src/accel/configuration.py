@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_ops.fingerprint import Check
+from accel_state.save_interval import EXPECTED, SaveInterval
 
 
 @dataclass(slots=True)
@@ -63,10 +64,13 @@ class ProjectConfiguration:
         stop_signals: Names of signals that are noted for `accelerator.stop_requested` from the start, and do not end
             the process, such as ("SIGTERM", "SIGUSR1"). By default these two are noted from the first call of
             `stop_requested` on.
+        memory_checkpoint_every: How often a checkpoint is kept in memory, which outlives the processes: each so many
+            optimizer steps, or seconds as text, such as "30s". `resume` goes on from the newest of them and of those on
+            disk. `accel launch` has to start the script. None for what its `--memory_checkpoint_every` says.
 
     Raises:
-        ValueError: `total_limit` is neither None nor a whole number of at least 1, or `iteration` no whole number of at
-            least 0.
+        ValueError: `total_limit` is neither None nor a whole number of at least 1, `iteration` no whole number of at
+            least 0, or `memory_checkpoint_every` none of these.
     """
 
     project_dir: str | Path | None = None
@@ -76,11 +80,15 @@ class ProjectConfiguration:
     iteration: int = 0
     save_on_each_node: bool = False
     stop_signals: tuple[str, ...] = ()
+    memory_checkpoint_every: int | str | None = None
 
     def __post_init__(self) -> None:
         limit = [] if self.total_limit is None else wrong_number("total_limit", self.total_limit)
         problems = [f"{problem}, or None" for problem in limit]
         problems += wrong_number("iteration", self.iteration, least=0)
+        every = self.memory_checkpoint_every
+        if every is not None and SaveInterval.of(every) is None:
+            problems.append(f"memory_checkpoint_every={every!r}: expected {EXPECTED}, or None")
         if problems:
             raise ValueError("; ".join(f"ProjectConfiguration: {problem}" for problem in problems))
         self.set_directories(self.project_dir)

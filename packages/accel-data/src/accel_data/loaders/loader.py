@@ -124,6 +124,8 @@ class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
             self.__class__ = with_torchdata(kind)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
+        if self.accumulation.before_batch is not None:
+            self.accumulation.before_batch(self._epochs)
         epoch = EpochPass(self, self.rows)
         with self.accumulation.iterating(epoch) as passes:
             epoch.begin_inside(passes[:-1])
@@ -144,6 +146,9 @@ class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
                     if epoch.last:
                         cursor.finish()
                     yield batch
+                    # after the last batch of a pass, what the script does at the end of an epoch comes first
+                    if self.accumulation.before_batch is not None and not epoch.last:
+                        self.accumulation.before_batch(self._epochs)
                 cursor.finish()
                 running.ended = True
                 if resumed and not epoch.last and self._speaks_for_job:

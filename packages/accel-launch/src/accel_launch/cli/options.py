@@ -11,7 +11,18 @@ from click.core import ParameterSource
 
 from accel_launch.cli.entry_option import with_entries
 from accel_launch.cli.launch_option import LaunchOption
-from accel_launch.cli.option_types import COUNT, DEVICES, FILE, FOLDER, HOST, NUMBER, PAIRS, PORT, SWITCH
+from accel_launch.cli.option_types import (
+    COUNT,
+    DEVICES,
+    FILE,
+    FOLDER,
+    HOST,
+    INTERVAL,
+    NUMBER,
+    PAIRS,
+    PORT,
+    SWITCH,
+)
 from accel_launch.job.schedulers import BROUGHT
 
 STATIC, C10D = "static", "c10d"
@@ -139,6 +150,16 @@ class LaunchSettings:
         "How often to start all processes again after a failure, counted since the last checkpoint. To go on from it,"
         " the script has to call accelerator.resume(). Default: never.",
         default=0,
+    )
+    memory_checkpoint_every: str | None = _setting(
+        INTERVAL,
+        "Keep a checkpoint in memory, which outlives the processes, each so many optimizer steps, or seconds such as"
+        " 30s. To go on from it, the script has to call accelerator.resume(). Default: never, unless the script says so.",
+    )
+    memory_checkpoint_dir: str | None = _setting(
+        FOLDER,
+        "Where these checkpoints are kept: a tmpfs, or a folder on a disk of this machine if memory is too small."
+        " Default: /dev/shm.",
     )
     config_file: str | None = _setting(
         FILE,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from accel_state.environ import MEMORY_CHECKPOINTS
 from accel_state.errors import CannotRun
 
 from accel_launch.cli.launch_command import ResolvedOptions
@@ -53,7 +54,9 @@ class Job:
     @property
     def alone(self) -> bool:
         """True for a single process, which needs no supervision."""
-        return self.count == 1 and self.node is None and self.logs is None and not self.settings.max_restarts
+        settings = self.settings
+        watched = settings.max_restarts or settings.memory_checkpoint_every is not None
+        return self.count == 1 and self.node is None and self.logs is None and not watched
 
     @property
     def place(self) -> Mapping[str, str] | None:
@@ -98,7 +101,9 @@ def read_job(options: ResolvedOptions) -> Job:
     Raises:
         CannotRun: The job cannot start. The error lists every problem.
     """
-    settings, environ, host = options.settings, options.environ, this_host(options.environ)
+    settings, host = options.settings, this_host(options.environ)
+    # that of a launcher around this one is not for these processes
+    environ = {name: value for name, value in options.environ.items() if name != MEMORY_CHECKPOINTS}
     problems = [
         *options.problems,
         *(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from accel_state.environ import PROGRESS
+from accel_state.environ import MEMORY_CHECKPOINTS, PROGRESS
 from accel_state.errors import CannotRun
 from accel_state.exit_codes import STOPPED
 
@@ -86,7 +86,8 @@ def run_until_done(
                 spent = f"after {max_restarts} restarts without a new checkpoint"
                 say(f"accel: gives up {'as a machine is lost' if result.lost_machine else spent}")
             return result
-        pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
+        # a start that left a checkpoint got further: the next does not fail in the same place
+        pause_s = 0.0 if result.progressed else min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
         say(f"accel: starts again in {pause_s:g} s ({failures} of {max_restarts} times)")
         ended = pause(pause_s)
         if ended is not None:
@@ -129,7 +130,8 @@ def supervised(
         folder = Path(name)
         if bound:
             adopt_orphans()
-            stack.enter_context(orphan_killer(folder))
+            memory = job.environ.get(MEMORY_CHECKPOINTS)
+            stack.enter_context(orphan_killer(folder, Path(memory) if memory else None))
         logs = _log_folder(job, attempt)
         shown = [number for number in (OUT, ERR) if int(job.settings.tee) & number]
         output = stack.enter_context(Output(logs, shown)) if logs is not None else None

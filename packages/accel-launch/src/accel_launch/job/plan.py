@@ -29,6 +29,7 @@ SHARED_SETTINGS = (
     "deepspeed_config",
     "parallelism_config",
     "dynamo_config",
+    "memory_checkpoint_every",
 )
 #: settings that a process finds in its environment
 PROCESS_SETTINGS = ("cpu", "as_accelerate", *SHARED_SETTINGS)

@@ -12,6 +12,7 @@ from accel_checkpoint import Manifest, save_object
 from accel_comm.errors import CollectiveMismatch
 from accel_comm.transports.single import Single
 from accel_state import ProcessControl, Run
+from accel_state.environ import process_environ
 from accel_state.exit_codes import STOPPED
 from accel_state.topology import Topology
 from torch import nn
@@ -19,6 +20,7 @@ from torch import nn
 from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.load import StateLoader
 from accel.checkpoint.main_branch import find_main_branch
+from accel.checkpoint.memory import MemoryCheckpoints, age_of
 from accel.checkpoint.preemption import StopSignals
 from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.save import StateSaver
@@ -62,7 +64,12 @@ class Checkpointer:
         self._unnoted: Path | None = None
         self._saver = StateSaver(processes, self._consensus, registry, project, tracking.states)
         self._as_accelerate = as_accelerate
-        self._loader = StateLoader(processes, self._consensus, registry, project, tracking)
+        #: the checkpoints in memory, or None if nobody asks for them
+        self.memory = MemoryCheckpoints.of(
+            processes, self._consensus, registry, project, tracking.states, process_environ()
+        )
+        in_memory = None if self.memory is None else self.memory.folder
+        self._loader = StateLoader(processes, self._consensus, registry, project, tracking, in_memory)
         self.signals = StopSignals(self._consensus)
         self.signals.install(project.stop_signals)
 
@@ -196,10 +203,18 @@ class Checkpointer:
         """
         self.wait()
         loaded = self._loader.resume()
-        return None if loaded is None else self._loaded(*loaded)
+        if self.memory is not None:
+            self.memory.resumed()
+        if loaded is None:
+            return None
+        folder, manifest = loaded
+        if self.memory is not None and manifest is not None and self._processes.is_main_process:
+            where = "in memory" if folder.parent == self.memory.folder else "on the disk"
+            logger.warning("resumed from the checkpoint %s, %s: %s", folder, where, age_of(manifest))
+        return self._loaded(folder, manifest)
 
     def _loaded(self, folder: Path, manifest: Manifest | None) -> Path:
-        if manifest is not None:
+        if manifest is not None and (self.memory is None or folder.parent != self.memory.folder):
             self._saver.newest = folder, manifest.files
         return folder
 
@@ -229,6 +244,8 @@ class Checkpointer:
         """
         try:
             self.wait()
+            if self.memory is not None:
+                self.memory.wait()
         finally:
             self._tracking.end()
 

@@ -49,6 +49,11 @@ class CheckpointContents:
     parts: dict[str, list[str]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def size(self) -> int:
+        """The bytes of all tensors."""
+        return sum(tensor.nbytes for tensors in self.files.values() for tensor in tensors.values())
+
     def add_model(self, key: str, model: nn.Module, state: Mapping[str, Any], max_shard_size: int | str) -> None:
         """Add the weights of a model under their own names, in a file or in shards with an index.
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import final
 
-from accel_checkpoint import CheckpointError, recover
+from accel_checkpoint import CheckpointError, read_manifest, recover
 from accel_checkpoint.hidden_folder import list_hidden_folders
 from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.retention import list_checkpoints
@@ -29,12 +29,20 @@ class CheckpointFinder:
         processes: The processes that take part.
         consensus: What they say to each other.
         project: The folder of the checkpoints.
+        memory: The folder of checkpoints in memory, or None.
     """
 
-    def __init__(self, processes: ProcessControl, consensus: RankConsensus, project: ProjectConfiguration) -> None:
+    def __init__(
+        self,
+        processes: ProcessControl,
+        consensus: RankConsensus,
+        project: ProjectConfiguration,
+        memory: Path | None = None,
+    ) -> None:
         self._processes = processes
         self._consensus = consensus
         self._project = project
+        self._memory = memory
 
     def unusable(self) -> list[str]:
         """Return why no checkpoint of the project could be written later, or nothing."""
@@ -44,12 +52,15 @@ class CheckpointFinder:
             return [f"{there} is a file, not a folder"]
         return [] if os.access(there, os.W_OK | os.X_OK) else [f"{there} may not be written to"]
 
-    def chosen(self, input_dir: str | Path | None, locks: ExitStack) -> tuple[list[Path], bool]:
+    def chosen(
+        self, input_dir: str | Path | None, locks: ExitStack, *, resuming: bool = False
+    ) -> tuple[list[Path], bool]:
         """Return the folder that was asked for, or all of the project, newest first, and whether Accelerate wrote it.
 
         Args:
             input_dir: The folder that was asked for.
             locks: Takes a lock on the newest of the project, which then stays until all ranks have locked it.
+            resuming: Whether those in memory count too.
 
         Raises:
             CheckpointError: The main process cannot look; raised on every process.
@@ -72,6 +83,8 @@ class CheckpointFinder:
                     by_accelerate = is_accelerates(folder)
             elif self._processes.is_main_process:
                 paths = self._numbered() or self._numbered()  # another job may just have replaced the only one
+                if resuming and self._memory is not None:
+                    paths = merged(paths, [path for _, path in reversed(list_checkpoints(self._memory))])
                 chosen = [str(path.absolute()) for path in paths]
                 for path in paths[:1]:
                     locks.enter_context(ReadingLock(path, found=True))
@@ -99,3 +112,28 @@ class CheckpointFinder:
             if folder.kind == "old":
                 recover(parent / folder.stem)
         return [path for _, path in reversed(list_checkpoints(parent))]
+
+
+def merged(disk: list[Path], memory: list[Path]) -> list[Path]:
+    """Return the checkpoints of the disk and of memory, newest first. Of two that are as new the disk has the first.
+
+    Args:
+        disk: Those of the disk, newest first.
+        memory: Those in memory, newest first.
+    """
+    both, moments = list[Path](), [[_moment(path) for path in paths] for paths in (disk, memory)]
+    while disk and memory:
+        newer = 1 if moments[1][0] > moments[0][0] else 0
+        moments[newer].pop(0)
+        taken = (disk, memory)[newer]
+        both.append(taken[0])
+        disk, memory = (disk, memory[1:]) if newer else (disk[1:], memory)
+    return [*both, *disk, *memory]
+
+
+def _moment(folder: Path) -> tuple[str, int]:
+    """Return when a checkpoint was written; one that cannot be read comes where its number is."""
+    try:
+        return read_manifest(folder).moment
+    except CheckpointError:
+        return "~", 0

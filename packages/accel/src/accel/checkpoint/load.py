@@ -45,6 +45,7 @@ class StateLoader:
         registry: What is loaded.
         project: The folder of the checkpoints.
         tracking: The trackers, whose runs are resumed.
+        memory: The folder of checkpoints in memory, from which training resumes too.
     """
 
     def __init__(
@@ -54,13 +55,14 @@ class StateLoader:
         registry: CheckpointRegistry,
         project: ProjectConfiguration,
         tracking: TrackingSession,
+        memory: Path | None = None,
     ) -> None:
         self._tracking = tracking
         self._processes = processes
         self._consensus = consensus
         self._registry = registry
         self._project = project
-        self._finder = CheckpointFinder(processes, consensus, project)
+        self._finder = CheckpointFinder(processes, consensus, project, memory)
 
     def load(self, input_dir: str | Path | None) -> tuple[Path, Manifest | None]:
         """Load the checkpoint in a folder, or the newest whole one of the project.
@@ -95,7 +97,7 @@ class StateLoader:
         error = CheckpointError()
         for _ in range(ATTEMPTS):
             with ExitStack() as locks:
-                chosen, by_accelerate = self._finder.chosen(input_dir, locks)
+                chosen, by_accelerate = self._finder.chosen(input_dir, locks, resuming=resuming)
                 if by_accelerate:
                     self._load_from_accelerate(chosen[0])
                     return chosen[0], None

@@ -46,6 +46,8 @@ class StateSaver:
         project: The folders and the names of checkpoints.
         tracker_states: A function that returns what to keep of the trackers.
         lacks: The random numbers that a checkpoint lacks, in words, if these processes are not all of the job.
+        room: Function that returns why so many bytes of this machine have no room, or nothing.
+        on_error: Function that takes an error of writing in the background, which no call raises then.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class StateSaver:
         project: ProjectConfiguration,
         tracker_states: Callable[[], dict[str, Any]],
         lacks: str = "",
+        room: Callable[[int], list[str]] = lambda size: [],
+        on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         self._processes = processes
         self._lacks = lacks
@@ -63,7 +67,8 @@ class StateSaver:
         self._consensus = consensus
         self._registry = registry
         self._project = project
-        self._async_writer, self._snapshot = AsyncWriter(), Snapshot()
+        self._room = room
+        self._async_writer, self._snapshot = AsyncWriter(on_error), Snapshot()
         #: the checkpoint that this process wrote or read last, and the digests of its files
         self.newest: Before = None
         #: whether a checkpoint is, or was, written in the background, by whomever; and whether by all ranks
@@ -99,7 +104,8 @@ class StateSaver:
             by_all = any(map(has_parts, weights.values()))
             job = self._hooked(statement, models, weights) if self._registry.save_hooks else None
             contents = self._contents(models, weights, max_shard_size, by_all=by_all)
-        statement["problems"] += contents.problems
+        ranks_that_write = self._processes.run.topology.local_world_size if by_all else 1
+        statement["problems"] += contents.problems or self._room(contents.size * ranks_that_write)
         rng = json.dumps(encode({"generators": process_rng.capture(self._processes.run.device)})).encode()
         told = self._consensus.exchange("save_state: begin", statement | {"rng_bytes": len(rng)})
         target = self._settled(told, job)
@@ -136,6 +142,11 @@ class StateSaver:
         if self.in_background:
             self.in_background = False
             self._finish("save_state: in background", self._async_writer.wait)
+
+    @property
+    def busy(self) -> bool:
+        """True while this process writes in the background."""
+        return self._async_writer.busy
 
     @property
     def _writer(self) -> int:

@@ -37,7 +37,8 @@ class TrainingStep:
         self._accumulation = preparer.components.accumulation
         self._steps = preparer.components.steps
         self._sync_each_batch = preparer.settings.accumulation.sync_each_batch
-        self._joining = False
+        #: whether processes may have unequal numbers of batches
+        self.joining = False
         self._warned: set[str] = set()
         #: whether gradients stay in this process, whatever is due
         self.local_only = False
@@ -73,7 +74,7 @@ class TrainingStep:
         Raises:
             ValueError: It is no whole number of at least 1, or ranks have agreed on another.
         """
-        if self._joining and steps != self._accumulation.every:
+        if self.joining and steps != self._accumulation.every:
             raise ValueError(
                 f"gradient_accumulation_steps = {steps} inside join_uneven_inputs: set it before the block, since"
                 " ranks agree on it when the block begins"
@@ -145,11 +146,11 @@ class TrainingStep:
             if even_batches is not None:
                 changed.enter_context(self._preparer.ending(Ending.REPEAT if even_batches else Ending.UNEVEN))
             changed.enter_context(self._preparer.join_context(models))
-            self._joining = True
+            self.joining = True
             try:
                 yield
             finally:
-                self._joining = False
+                self.joining = False
 
     def backward(self, loss: torch.Tensor, weight: torch.Tensor | float | None = None, **kwargs: Any) -> None:
         """Add the gradients of a loss to those of its window.
@@ -260,14 +261,14 @@ class TrainingStep:
         preparer, run = self._preparer, self._components.run
         if preparer.models:
             self._warn_of_no_loader()
-        if weighted and self._joining:
+        if weighted and self.joining:
             raise ValueError(
                 "backward: weights are added up over all processes, and inside join_uneven_inputs some may have ended;"
                 ' use ending="exact" or "pad" for loaders of unequal lengths'
             )
         if weighted and not preparer.models and run.topology.world_size > 1:
             raise ValueError("backward: a weight is shared with all processes, and no model was prepared to share with")
-        if self._weighted is None and self._accumulation.due and preparer.models and not self._joining:
+        if self._weighted is None and self._accumulation.due and preparer.models and not self.joining:
             votes = run.transport.all_gather_objects(weighted)
             if len(set(votes)) > 1:
                 have = ", ".join(str(rank) for rank, has_weight in enumerate(votes) if has_weight)

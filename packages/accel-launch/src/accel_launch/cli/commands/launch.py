@@ -83,11 +83,23 @@ def run_to_end(job: Job) -> JobResult:
         CannotRun: A process cannot be started, or machines do not meet.
     """
     from accel_launch.supervise.output import open_standard_streams, say
-    from accel_launch.supervise.signals import command_line_signals
 
     open_standard_streams()
     # what was read and imported so far stays to the end: nothing is to look through it again, least of all at the exit
     gc.freeze()
+    from accel_launch.memory.job_folder import with_memory
+
+    with with_memory(job, say) as (job, ended):
+        result = _run(job)
+        ended(result)
+    return result
+
+
+def _run(job: Job) -> JobResult:
+    """Run a job that has all that it needs to its end."""
+    from accel_launch.supervise.output import say
+    from accel_launch.supervise.signals import command_line_signals
+
     if job.node is not None:
         from accel_launch.nodes.run_on_node import run_on_node
 

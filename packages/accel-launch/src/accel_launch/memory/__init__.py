@@ -1,0 +1,1 @@
+"""The folder for checkpoints in memory, from its start to its end."""

@@ -1,0 +1,194 @@
+"""Make the folder in which the processes of a job keep checkpoints in memory, and end those of dead launchers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from accel_state.environ import MEMORY_CHECKPOINTS
+from accel_state.errors import CannotRun
+
+from accel_launch.job.job import Job
+from accel_launch.report.job_result import JobResult
+
+SHARED_MEMORY = Path("/dev/shm")
+#: seconds that a launcher waits for another process to end the folder of a dead launcher
+ENDING_S = 60.0
+
+
+def memory_place(named: str | None, mounts: Path = Path("/proc/mounts")) -> Path | None:
+    """Return the folder in which folders of jobs are made: the named one, or a tmpfs, or None if there is none.
+
+    Args:
+        named: What the user has named.
+        mounts: The file systems of this machine.
+    """
+    if named is not None:
+        return Path(named).absolute()
+    with suppress(OSError):
+        for line in mounts.read_text().splitlines():
+            _, point, kind, *_ = line.split()
+            if Path(point) == SHARED_MEMORY and kind == "tmpfs" and os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
+                return SHARED_MEMORY
+    return None
+
+
+@contextmanager
+def with_memory(job: Job, say: Callable[[str], None]) -> Iterator[tuple[Job, Callable[[JobResult], None]]]:
+    """Yield the job with a folder for checkpoints in memory, and a function that takes how the job has ended.
+
+    The folder is gone after the block. Unless the job has succeeded, its newest checkpoint is on the disk then.
+
+    Args:
+        job: Job to run.
+        say: Prints a line.
+
+    Raises:
+        CannotRun: Checkpoints in memory were asked for, and there is no place for them.
+    """
+    settings, ends = job.settings, list[JobResult]()
+    place = memory_place(settings.memory_checkpoint_dir)
+    if job.place is not None or place is None:
+        if settings.memory_checkpoint_every is not None:
+            why = f"there is no tmpfs at {SHARED_MEMORY}: name a folder of a local disk, --memory_checkpoint_dir FOLDER"
+            if job.place is not None:
+                told = ", ".join(f"{name}={value}" for name, value in job.place.items())
+                why = f"another launcher has started this one ({told}), and would start it again: leave the option out"
+            raise CannotRun("accel launch", [f"--memory_checkpoint_every {settings.memory_checkpoint_every}: {why}"])
+        yield job, ends.append
+        return
+    try:
+        end_dead_folders(place, say)
+        folder, lock = _make(place)
+    except OSError as error:
+        if settings.memory_checkpoint_every is None and settings.memory_checkpoint_dir is None:
+            yield job, ends.append
+            return
+        raise CannotRun("accel launch", [f"no folder for checkpoints in memory can be made in {place}: {error}"]) from error
+    try:
+        yield replace(job, environ={**job.environ, MEMORY_CHECKPOINTS: str(folder)}), ends.append
+    finally:
+        if any(result.code == 0 for result in ends):
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            end_folder(folder, say)
+        os.close(lock)
+
+
+def end_folder(folder: Path, say: Callable[[str], None]) -> None:
+    """Move the newest checkpoint of a folder to the disk if the disk has an older one, and remove the folder.
+
+    Args:
+        folder: Folder of a launcher that ends, or is dead.
+        say: Prints a line.
+    """
+    if any(folder.glob("checkpoints/*")):
+        from accel_launch.memory.rescue import rescue
+
+        rescue(folder, say)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_dead_folders(place: Path, say: Callable[[str], None]) -> None:
+    """End the folders that dead launchers of this user have left, or wait until another process has ended them.
+
+    Args:
+        place: Folder in which the folders of jobs are.
+        say: Prints a line.
+    """
+    for folder in job_folders(place):
+        until = time.monotonic() + ENDING_S
+        while _is_dead(folder) and time.monotonic() < until:
+            lock = _lock(folder)
+            if lock is None:
+                time.sleep(0.05)
+                continue
+            try:
+                end_folder(folder, say)
+            finally:
+                os.close(lock)
+            break
+
+
+def end_after_launcher(folder: Path) -> None:
+    """End the folder of a launcher that was killed, as its orphan killer, unless another launcher is faster."""
+    until = time.monotonic() + ENDING_S
+    while folder.is_dir() and time.monotonic() < until:
+        lock = _lock(folder)
+        if lock is not None:
+            end_folder(folder, lambda words: None)
+            os.close(lock)
+            return
+        time.sleep(0.05)
+
+
+def job_folders(place: Path) -> list[Path]:
+    """Return the folders of jobs of this user, of those that run and of others."""
+    found = []
+    for path in place.glob(f"{_prefix()}*"):
+        with suppress(OSError):
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+                found.append(path)
+    return sorted(found)
+
+
+def _make(place: Path) -> tuple[Path, int]:
+    """Make a folder of this process, and return it with its lock, which other processes see."""
+    if place != SHARED_MEMORY:
+        place.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-{_start_of(os.getpid())}-", dir=place))
+    lock = _lock(folder)
+    if lock is None:
+        raise OSError(errno.EAGAIN, "another process has locked the folder that was just made", str(folder))
+    return folder, lock
+
+
+def _lock(folder: Path) -> int | None:
+    """Return an open lock of a folder, or None if another process has it, or the folder is gone."""
+    import fcntl
+
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _prefix() -> str:
+    return f"accel-memory-{os.getuid()}-"
+
+
+def _is_dead(folder: Path) -> bool:
+    """Return True if a folder is there, and its launcher is not."""
+    pid, _, rest = folder.name.removeprefix(_prefix()).partition("-")
+    return folder.is_dir() and pid.isdecimal() and _start_of(int(pid)) != rest.partition("-")[0]
+
+
+def _start_of(pid: int) -> str:
+    """Return when a process has started, in ticks since the start of the system, or "gone"."""
+    if sys.platform == "linux":
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return "gone"
+        return "gone" if fields[0] == "Z" else fields[19]
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return "gone"
+    return "runs"

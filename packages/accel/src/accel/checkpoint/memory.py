@@ -1,0 +1,246 @@
+"""Keep checkpoints in memory that outlives the processes, and take each where the loop is between two batches."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, final
+
+from accel_checkpoint import CheckpointError, Manifest
+from accel_checkpoint.filesystem import file_sizes
+from accel_state import CannotRun, ProcessControl
+from accel_state.environ import MEMORY_CHECKPOINT_EVERY, MEMORY_CHECKPOINTS
+from accel_state.save_interval import SaveInterval
+
+from accel.checkpoint.consensus import RankConsensus
+from accel.checkpoint.memory_clock import MemoryClock
+from accel.checkpoint.registry import CheckpointRegistry
+from accel.checkpoint.save import StateSaver
+from accel.configuration import ProjectConfiguration
+
+logger = logging.getLogger("accel")
+#: how many are kept; while one more is written, there is room for all
+KEPT = 2
+#: the note by which the launcher finds the project of the checkpoints
+PROJECT = "project.json"
+
+
+@final
+class MemoryCheckpoints:
+    """The checkpoints in memory of a job, which its launcher removes at the end.
+
+    Args:
+        processes: The processes that take part.
+        consensus: What they say to each other.
+        registry: What is saved.
+        folder: The folder of the launcher of this machine.
+        interval: The time between two of them.
+        project: The project that they belong to.
+        tracker_states: A function that returns what to keep of the trackers.
+    """
+
+    def __init__(
+        self,
+        processes: ProcessControl,
+        consensus: RankConsensus,
+        registry: CheckpointRegistry,
+        folder: Path,
+        interval: SaveInterval,
+        project: ProjectConfiguration,
+        tracker_states: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._processes, self._consensus, self._registry = processes, consensus, registry
+        self._interval, self._clock = interval, MemoryClock(interval)
+        topology = processes.run.topology
+        self._project = ProjectConfiguration(
+            folder,
+            automatic_checkpoint_naming=True,
+            total_limit=KEPT,
+            save_on_each_node=topology.local_world_size < topology.world_size,
+        )
+        self.folder = self._project.checkpoints
+        self._saver = StateSaver(
+            processes, consensus, registry, self._project, tracker_states, room=self._room, on_error=self._failed
+        )
+        #: whether the script resumes, and whether it was said what checkpoints need
+        self.resumes = self._said = False
+        self._pid, self._off = os.getpid(), False
+        #: the steps that were over when each loader was asked for a batch the last time, and the loaders of training
+        self._steps_at: dict[object, int] = {}
+        self._trains: set[object] = set()
+        if processes.is_local_main_process:
+            with suppress(OSError):  # `resume` says what is wrong with it
+                # a project that is gone later is one that the user has removed, with all of its checkpoints
+                project.checkpoints.parent.mkdir(parents=True, exist_ok=True)
+            note = json.dumps({"checkpoints": str(project.checkpoints.absolute())})
+            (folder / PROJECT).write_text(note, encoding="utf-8")
+        registry.components.accumulation.before_batch = self.before_batch
+
+    @classmethod
+    def of(
+        cls,
+        processes: ProcessControl,
+        consensus: RankConsensus,
+        registry: CheckpointRegistry,
+        project: ProjectConfiguration,
+        tracker_states: Callable[[], dict[str, Any]],
+        environ: Mapping[str, str],
+    ) -> MemoryCheckpoints | None:
+        """Return the checkpoints in memory that the script or the launcher asks for, or None.
+
+        Args:
+            processes: The processes that take part.
+            consensus: What they say to each other.
+            registry: What is saved.
+            project: The project that they belong to, with what the script asks for.
+            tracker_states: A function that returns what to keep of the trackers.
+            environ: The environment, with what the launcher says.
+
+        Raises:
+            CannotRun: The script asks for them, and nobody would remove them.
+        """
+        asked = project.memory_checkpoint_every
+        interval = SaveInterval.of(environ.get(MEMORY_CHECKPOINT_EVERY) if asked is None else asked)
+        if interval is None:
+            return None
+        folder = environ.get(MEMORY_CHECKPOINTS)
+        if folder and project.project_dir is not None:
+            return cls(processes, consensus, registry, Path(folder), interval, project, tracker_states)
+        why = (
+            "resume() looks for them by the project, and there is no project_dir: pass Accelerator(project_dir=...)"
+            if folder
+            else "nobody would remove them, as no `accel launch` watches these processes, or it has found no tmpfs: start"
+            " the script by `accel launch --memory_checkpoint_every N`, or leave memory_checkpoint_every out"
+        )
+        if asked is not None:
+            raise CannotRun(f"memory_checkpoint_every={asked!r}", [why])
+        consensus.warn_once(f"no checkpoints are kept in memory: {why}")
+        return None
+
+    def resumed(self) -> None:
+        """Note that the script resumes, so that checkpoints help it."""
+        self.resumes = True
+        self._clock.begin(self._steps)
+
+    def before_batch(self, loader: object) -> None:
+        """Save if it is due, as a loader is asked for its next batch.
+
+        Args:
+            loader: What tells the loader from others.
+
+        Raises:
+            CheckpointError: There is no room for the first one; raised on every process.
+
+        Collective:
+            Every process must call, for the loader of training.
+        """
+        if self._off or os.getpid() != self._pid:  # a fork has a loop of its own
+            return
+        step, before = self._steps, self._steps_at.get(loader)
+        self._steps_at[loader] = step
+        if before is not None and step > before:
+            self._trains.add(loader)
+        training = self._registry.training
+        accumulation = self._registry.components.accumulation
+        if loader not in self._trains or not self._clock.asks(step) or accumulation.waiting or training.local_only:
+            return
+        if training.joining and self._processes.num_processes > 1:
+            self._consensus.warn_once(
+                "no checkpoints are kept in memory inside of join_uneven_inputs, where processes do not step together"
+            )
+            return
+        if not self.resumes:
+            self._off = True
+            self._consensus.warn_once(
+                "no checkpoints are kept in memory: after a failure this script would begin anew, as it does not call"
+                " accelerator.resume(); call it after prepare, before the loop"
+            )
+            return
+        told = self._consensus.exchange("checkpoint in memory: due", [self._clock.elapsed_s, self._saver.busy])
+        if self._clock.due(step, max(elapsed_s for elapsed_s, _ in told)) and not any(busy for _, busy in told):
+            self._save()
+            self._clock.begin(step)
+
+    def wait(self) -> None:
+        """Wait until none is being written, on every process."""
+        if self._saver.in_background:
+            with suppress(CheckpointError):  # which was said
+                self._saver.wait()
+
+    def _save(self) -> None:
+        first = not self._said
+        try:
+            self._saver.save(None, asynchronous=True, max_shard_size="10GB")
+        except CheckpointError as error:
+            if first:
+                raise
+            self._failed(error)
+
+    @property
+    def _steps(self) -> int:
+        """The optimizer steps that are over."""
+        return max((optimizer.ended for optimizer in self._registry.preparer.optimizers), default=0)
+
+    def _failed(self, error: Exception) -> None:
+        logger.warning("a checkpoint in memory was not kept, and the one before stays: %s", error)
+
+    def _room(self, size: int) -> list[str]:
+        """Return why checkpoints of so many bytes on this machine have no room, and say what they need, at the first."""
+        if self._said or not size:
+            self._said = True
+            return []
+        self._said = True
+        place = Path(self._project.project_dir or "")
+        needed = (KEPT + 1) * size - sum(file_sizes(place).values())
+        free = min(shutil.disk_usage(place).free, _free_memory(place) - size)
+        words = (
+            f"checkpoints in memory, every {self._interval}: {_size(size)} each, and room for {KEPT + 1} in {place},"
+            f" where {_size(max(free, 0))} are free"
+        )
+        if needed > free:
+            return [
+                f"{words}: name a folder of a local disk, accel launch --memory_checkpoint_dir FOLDER, or leave them out"
+            ]
+        if self._processes.is_main_process and not any(self.folder.glob("*")):
+            logger.warning("%s", words)
+        return []
+
+
+def age_of(manifest: Manifest) -> str:
+    """Return the step and the age of a checkpoint, in words."""
+    written, steps = manifest.moment
+    try:
+        age_s = f"{max(0.0, time.time() - datetime.fromisoformat(written).timestamp()):.0f} s old"
+    except ValueError:
+        age_s = "of unknown age"
+    return f"step {steps}, {age_s}"
+
+
+def _free_memory(place: Path) -> int:
+    """Return the bytes of memory that a folder may take, without a limit if it is on a disk."""
+    kinds = dict[Path, str]()
+    with suppress(OSError):
+        for line in Path("/proc/mounts").read_text().splitlines():
+            _, point, kind, *_ = line.split()
+            kinds[Path(point)] = kind
+    if next((kinds[path] for path in (place, *place.parents) if path in kinds), "") != "tmpfs":
+        return 1 << 62
+    with suppress(OSError, LookupError, ValueError):
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) << 10
+    return 1 << 62
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

@@ -1,0 +1,57 @@
+"""Decide after which optimizer step a checkpoint in memory is due: all ranks decide the same."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import final
+
+from accel_state.save_interval import SaveInterval
+
+
+@final
+class MemoryClock:
+    """The steps, or the seconds, since the newest checkpoint.
+
+    By steps, ranks that count the same steps need no exchange to ask at the same time. By seconds, each rank has a
+    clock of its own: the ranks ask each other at a step that all know, and from the time of the slowest rank follows
+    the step at which they ask again. It is at most as far ahead as the newest checkpoint is behind, as steps may become
+    slower.
+
+    Args:
+        interval: The time between two checkpoints.
+        now: The clock of this rank.
+    """
+
+    def __init__(self, interval: SaveInterval, now: Callable[[], float] = time.monotonic) -> None:
+        self._interval, self._now = interval, now
+        self.begin(0)
+
+    def begin(self, step: int) -> None:
+        """Begin to count, as there is a checkpoint of this step."""
+        self._began, self._began_s = step, self._now()
+        self._asks = step + (self._interval.steps or 1)
+
+    def asks(self, step: int) -> bool:
+        """Return True if the ranks are to ask each other after this step."""
+        return step >= self._asks
+
+    @property
+    def elapsed_s(self) -> float:
+        """The seconds of this rank since the newest checkpoint."""
+        return self._now() - self._began_s
+
+    def due(self, step: int, elapsed_s: float) -> bool:
+        """Return True if a checkpoint is due.
+
+        Args:
+            step: The step that is over.
+            elapsed_s: The seconds of the slowest rank since the newest checkpoint.
+        """
+        seconds, taken = self._interval.seconds, step - self._began
+        if seconds is None or elapsed_s >= seconds:
+            return True
+        left = math.ceil((seconds - elapsed_s) * taken / elapsed_s) if elapsed_s > 0 else taken
+        self._asks = step + max(1, min(left, taken))
+        return False
