@@ -123,7 +123,19 @@ def read_manifest(folder: Path) -> Manifest:
             names the file.
     """
     path = folder / MANIFEST
-    content = read_regular(path, MOST_BYTES)
+    return parse_manifest(read_regular(path, MOST_BYTES), path)
+
+
+def parse_manifest(content: bytes, path: Path) -> Manifest:
+    """Return the manifest that a file has.
+
+    Args:
+        content: The content of the file.
+        path: The file, for messages.
+
+    Raises:
+        CheckpointError: As for `read_manifest`.
+    """
     text, end = memoryview(content)[:-ENDING], content[-ENDING:]
     if f"\n{hashlib.sha256(text).hexdigest()}\n".encode() != end:
         raise CheckpointError(f"{path} is damaged: its content does not have the hash that it ends with")

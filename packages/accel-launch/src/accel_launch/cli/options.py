@@ -154,7 +154,7 @@ class LaunchSettings:
     memory_checkpoint_every: str | None = _setting(
         INTERVAL,
         "Keep a checkpoint in memory, which outlives the processes, each so many optimizer steps, or seconds such as"
-        " 30s. To go on from it, the script has to call accelerator.resume(). Default: never, unless the script says so.",
+        " 30s. To go on from it, the script has to call accelerator.resume(). Default: what the script says.",
     )
     memory_checkpoint_dir: str | None = _setting(
         FOLDER,

@@ -18,6 +18,7 @@ from accel_state.environ import MEMORY_CHECKPOINTS
 from accel_state.errors import CannotRun
 
 from accel_launch.job.job import Job
+from accel_launch.job.plan import words_of
 from accel_launch.report.job_result import JobResult
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -55,25 +56,12 @@ def with_memory(job: Job, say: Callable[[str], None]) -> Iterator[tuple[Job, Cal
     Raises:
         CannotRun: Checkpoints in memory were asked for, and there is no place for them.
     """
-    settings, ends = job.settings, list[JobResult]()
-    place = memory_place(settings.memory_checkpoint_dir)
-    if job.place is not None or place is None:
-        if settings.memory_checkpoint_every is not None:
-            why = f"there is no tmpfs at {SHARED_MEMORY}: name a folder of a local disk, --memory_checkpoint_dir FOLDER"
-            if job.place is not None:
-                told = ", ".join(f"{name}={value}" for name, value in job.place.items())
-                why = f"another launcher has started this one ({told}), and would start it again: leave the option out"
-            raise CannotRun("accel launch", [f"--memory_checkpoint_every {settings.memory_checkpoint_every}: {why}"])
+    ends = list[JobResult]()
+    made = _made_for(job, say)
+    if made is None:
         yield job, ends.append
         return
-    try:
-        end_dead_folders(place, say)
-        folder, lock = _make(place)
-    except OSError as error:
-        if settings.memory_checkpoint_every is None and settings.memory_checkpoint_dir is None:
-            yield job, ends.append
-            return
-        raise CannotRun("accel launch", [f"no folder for checkpoints in memory can be made in {place}: {error}"]) from error
+    folder, lock = made
     try:
         yield replace(job, environ={**job.environ, MEMORY_CHECKPOINTS: str(folder)}), ends.append
     finally:
@@ -82,6 +70,28 @@ def with_memory(job: Job, say: Callable[[str], None]) -> Iterator[tuple[Job, Cal
         else:
             end_folder(folder, say)
         os.close(lock)
+
+
+def _made_for(job: Job, say: Callable[[str], None]) -> tuple[Path, int] | None:
+    """Return a new folder for a job, with its lock, or None if it can have none and has asked for none."""
+    settings = job.settings
+    place, asked = memory_place(settings.memory_checkpoint_dir), settings.memory_checkpoint_every
+    why = ""
+    if job.place is not None:
+        told = words_of(job.place)
+        why = f"another launcher has started this one ({told}), and would start it again: leave the option out"
+    elif place is None:
+        why = f"there is no tmpfs at {SHARED_MEMORY}: name a folder of a local disk, --memory_checkpoint_dir FOLDER"
+    else:
+        try:
+            end_dead_folders(place, say)
+            return _make(place)
+        except OSError as error:
+            why = f"no folder can be made in {place}: {error}"
+    if asked is None and settings.memory_checkpoint_dir is None:
+        return None
+    option = f"--memory_checkpoint_every {asked}" if asked is not None else "--memory_checkpoint_dir"
+    raise CannotRun("accel launch", [f"{option}: {why}"])
 
 
 def end_folder(folder: Path, say: Callable[[str], None]) -> None:

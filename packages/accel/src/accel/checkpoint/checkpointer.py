@@ -19,6 +19,7 @@ from torch import nn
 
 from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.load import StateLoader
+from accel.checkpoint.machine_memories import MachineMemories
 from accel.checkpoint.main_branch import find_main_branch
 from accel.checkpoint.memory import MemoryCheckpoints, age_of
 from accel.checkpoint.preemption import StopSignals
@@ -68,8 +69,8 @@ class Checkpointer:
         self.memory = MemoryCheckpoints.of(
             processes, self._consensus, registry, project, tracking.states, process_environ()
         )
-        in_memory = None if self.memory is None else self.memory.folder
-        self._loader = StateLoader(processes, self._consensus, registry, project, tracking, in_memory)
+        memories = None if self.memory is None else MachineMemories(processes, self._consensus, self.memory.folder)
+        self._loader = StateLoader(processes, self._consensus, registry, project, tracking, memories)
         self.signals = StopSignals(self._consensus)
         self.signals.install(project.stop_signals)
 

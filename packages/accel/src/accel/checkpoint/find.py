@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
-from accel_checkpoint import CheckpointError, read_manifest, recover
+from accel_checkpoint import CheckpointError, recover
 from accel_checkpoint.hidden_folder import list_hidden_folders
 from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.retention import list_checkpoints
 from accel_state import ProcessControl
 
 from accel.checkpoint.consensus import RankConsensus
+from accel.checkpoint.machine_memories import MachineMemories, Moment, moment_of
 from accel.checkpoint.reading_lock import ReadingLock
 from accel.configuration import ProjectConfiguration
 
@@ -29,7 +30,7 @@ class CheckpointFinder:
         processes: The processes that take part.
         consensus: What they say to each other.
         project: The folder of the checkpoints.
-        memory: The folder of checkpoints in memory, or None.
+        memory: The checkpoints in memory, or None.
     """
 
     def __init__(
@@ -37,12 +38,12 @@ class CheckpointFinder:
         processes: ProcessControl,
         consensus: RankConsensus,
         project: ProjectConfiguration,
-        memory: Path | None = None,
+        memory: MachineMemories | None = None,
     ) -> None:
         self._processes = processes
         self._consensus = consensus
         self._project = project
-        self._memory = memory
+        self.memory = memory
 
     def unusable(self) -> list[str]:
         """Return why no checkpoint of the project could be written later, or nothing."""
@@ -71,6 +72,7 @@ class CheckpointFinder:
         chosen: list[str] = []
         by_accelerate = False
         problems: list[str] = []
+        held: dict[str, Any] = {}
         try:
             if input_dir is not None:
                 folder = Path(input_dir).absolute()
@@ -83,18 +85,24 @@ class CheckpointFinder:
                     by_accelerate = is_accelerates(folder)
             elif self._processes.is_main_process:
                 paths = self._numbered() or self._numbered()  # another job may just have replaced the only one
-                if resuming and self._memory is not None:
-                    paths = merged(paths, [path for _, path in reversed(list_checkpoints(self._memory))])
                 chosen = [str(path.absolute()) for path in paths]
                 for path in paths[:1]:
                     locks.enter_context(ReadingLock(path, found=True))
+            if resuming and self.memory is not None:
+                held = self.memory.held()
         except (ValueError, OSError) as error:
             problems.append(str(error))
-        told = self._consensus.exchange("load_state: where", [chosen, by_accelerate, problems])
-        chosen, _, problems = told[0]
+        moments = [moment_of(Path(path)) for path in chosen] if resuming and self.memory is not None else []
+        told = self._consensus.exchange("load_state: where", [chosen, by_accelerate, problems, held, moments])
+        chosen, _, problems, _, moments = told[0]
         if problems:
             raise CheckpointError("; ".join(problems))
-        return [Path(path) for path in chosen], any(accelerates for _, accelerates, _ in told)
+        found = [Path(path) for path in chosen]
+        if resuming and self.memory is not None:
+            found = merged(
+                list(zip(moments, found, strict=True)), self.memory.agree([entries for *_, entries, _ in told])
+            )
+        return found, any(accelerates for _, accelerates, *_ in told)
 
     def others(self, folder: Path) -> str:
         """Return words for the newest checkpoints of the project and beside a folder, or "" if there are none."""
@@ -114,26 +122,15 @@ class CheckpointFinder:
         return [path for _, path in reversed(list_checkpoints(parent))]
 
 
-def merged(disk: list[Path], memory: list[Path]) -> list[Path]:
+def merged(disk: list[tuple[Moment, Path]], memory: list[tuple[Moment, Path]]) -> list[Path]:
     """Return the checkpoints of the disk and of memory, newest first. Of two that are as new the disk has the first.
 
     Args:
-        disk: Those of the disk, newest first.
+        disk: Those of the disk and when they were written, newest first.
         memory: Those in memory, newest first.
     """
-    both, moments = list[Path](), [[_moment(path) for path in paths] for paths in (disk, memory)]
-    while disk and memory:
-        newer = 1 if moments[1][0] > moments[0][0] else 0
-        moments[newer].pop(0)
-        taken = (disk, memory)[newer]
-        both.append(taken[0])
-        disk, memory = (disk, memory[1:]) if newer else (disk[1:], memory)
-    return [*both, *disk, *memory]
-
-
-def _moment(folder: Path) -> tuple[str, int]:
-    """Return when a checkpoint was written; one that cannot be read comes where its number is."""
-    try:
-        return read_manifest(folder).moment
-    except CheckpointError:
-        return "~", 0
+    both, disk, memory = list[Path](), disk[::-1], memory[::-1]
+    while disk or memory:
+        newer = memory if not disk or (memory and tuple(memory[-1][0]) > tuple(disk[-1][0])) else disk
+        both.append(newer.pop()[1])
+    return both

@@ -20,6 +20,7 @@ from accel.checkpoint.apply import cannot_refuse, put, put_weights
 from accel.checkpoint.consensus import RankConsensus, by_rank, problems_of
 from accel.checkpoint.find import CheckpointFinder
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint, item_problems
+from accel.checkpoint.machine_memories import MachineMemories
 from accel.checkpoint.parts import is_divided
 from accel.checkpoint.reading_lock import ReadingLock
 from accel.checkpoint.registry import REST, CheckpointRegistry, StatefulItem
@@ -45,7 +46,7 @@ class StateLoader:
         registry: What is loaded.
         project: The folder of the checkpoints.
         tracking: The trackers, whose runs are resumed.
-        memory: The folder of checkpoints in memory, from which training resumes too.
+        memory: The checkpoints in memory, from which training resumes too.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class StateLoader:
         registry: CheckpointRegistry,
         project: ProjectConfiguration,
         tracking: TrackingSession,
-        memory: Path | None = None,
+        memory: MachineMemories | None = None,
     ) -> None:
         self._tracking = tracking
         self._processes = processes
@@ -115,6 +116,8 @@ class StateLoader:
     ) -> tuple[Path, Manifest] | CheckpointError | None:
         """Load the first checkpoint that is not damaged, or return the error if another job has moved one."""
         for place, lock in enumerate(locks, start=1):
+            if self._finder.memory is not None:
+                self._finder.memory.complete(lock.folder)
             with lock:
                 problems, checkpoint = self._verified(lock)
                 error = CheckpointError("\n".join([f"the checkpoint {lock.folder} cannot be loaded:", *problems]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,13 +13,13 @@ from pathlib import Path
 from typing import Any, final
 
 from accel_checkpoint import CheckpointError, Manifest
-from accel_checkpoint.filesystem import file_sizes
 from accel_state import CannotRun, ProcessControl
 from accel_state.environ import MEMORY_CHECKPOINT_EVERY, MEMORY_CHECKPOINTS
 from accel_state.save_interval import SaveInterval
 
 from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.memory_clock import MemoryClock
+from accel.checkpoint.memory_room import RoomForCheckpoints
 from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.save import StateSaver
 from accel.configuration import ProjectConfiguration
@@ -57,7 +56,7 @@ class MemoryCheckpoints:
         tracker_states: Callable[[], dict[str, Any]],
     ) -> None:
         self._processes, self._consensus, self._registry = processes, consensus, registry
-        self._interval, self._clock = interval, MemoryClock(interval)
+        self._clock = MemoryClock(interval)
         topology = processes.run.topology
         self._project = ProjectConfiguration(
             folder,
@@ -116,8 +115,8 @@ class MemoryCheckpoints:
         why = (
             "resume() looks for them by the project, and there is no project_dir: pass Accelerator(project_dir=...)"
             if folder
-            else "nobody would remove them, as no `accel launch` watches these processes, or it has found no tmpfs: start"
-            " the script by `accel launch --memory_checkpoint_every N`, or leave memory_checkpoint_every out"
+            else "nobody would remove them, as no `accel launch` watches these processes, or it has found no tmpfs:"
+            " start the script by `accel launch --memory_checkpoint_every N`, or leave memory_checkpoint_every out"
         )
         if asked is not None:
             raise CannotRun(f"memory_checkpoint_every={asked!r}", [why])
@@ -192,24 +191,15 @@ class MemoryCheckpoints:
         logger.warning("a checkpoint in memory was not kept, and the one before stays: %s", error)
 
     def _room(self, size: int) -> list[str]:
-        """Return why checkpoints of so many bytes on this machine have no room, and say what they need, at the first."""
-        if self._said or not size:
-            self._said = True
+        """Return why there is no room on this machine, and say at the first what they need, on the main process."""
+        first, self._said = not self._said, True
+        if not (first and size):
             return []
-        self._said = True
-        place = Path(self._project.project_dir or "")
-        needed = (KEPT + 1) * size - sum(file_sizes(place).values())
-        free = min(shutil.disk_usage(place).free, _free_memory(place) - size)
-        words = (
-            f"checkpoints in memory, every {self._interval}: {_size(size)} each, and room for {KEPT + 1} in {place},"
-            f" where {_size(max(free, 0))} are free"
-        )
-        if needed > free:
-            return [
-                f"{words}: name a folder of a local disk, accel launch --memory_checkpoint_dir FOLDER, or leave them out"
-            ]
+        room = RoomForCheckpoints.of(self.folder.parent, size, KEPT + 1)
+        if room.lacking:
+            return [f"{room}: name a folder of a local disk, --memory_checkpoint_dir FOLDER, or leave them out"]
         if self._processes.is_main_process and not any(self.folder.glob("*")):
-            logger.warning("%s", words)
+            logger.warning("%s", room)
         return []
 
 
@@ -221,26 +211,3 @@ def age_of(manifest: Manifest) -> str:
     except ValueError:
         age_s = "of unknown age"
     return f"step {steps}, {age_s}"
-
-
-def _free_memory(place: Path) -> int:
-    """Return the bytes of memory that a folder may take, without a limit if it is on a disk."""
-    kinds = dict[Path, str]()
-    with suppress(OSError):
-        for line in Path("/proc/mounts").read_text().splitlines():
-            _, point, kind, *_ = line.split()
-            kinds[Path(point)] = kind
-    if next((kinds[path] for path in (place, *place.parents) if path in kinds), "") != "tmpfs":
-        return 1 << 62
-    with suppress(OSError, LookupError, ValueError):
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) << 10
-    return 1 << 62
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

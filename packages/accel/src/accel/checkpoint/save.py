@@ -106,17 +106,15 @@ class StateSaver:
             contents = self._contents(models, weights, max_shard_size, by_all=by_all)
         ranks_that_write = self._processes.run.topology.local_world_size if by_all else 1
         statement["problems"] += contents.problems or self._room(contents.size * ranks_that_write)
+        main = bool(self._processes.is_main_process)
         rng = json.dumps(encode({"generators": process_rng.capture(self._processes.run.device)})).encode()
-        told = self._consensus.exchange("save_state: begin", statement | {"rng_bytes": len(rng)})
+        told = self._consensus.exchange(
+            "save_state: begin", statement | {"rng_bytes": len(rng), "about": self._about() if main else None}
+        )
         target = self._settled(told, job)
         writers = sorted({said["request"]["writer"] for said in told})
         rng_states = self._consensus.gather(writers, rng, [said["rng_bytes"] for said in told])
-        about = about_this_run(
-            self._processes.run.mesh, self._processes.num_processes, self._registry.preparer.optimizers
-        )
-        about["trackers"] = self._tracker_states()
-        if self._lacks:
-            about["absent"] = [self._lacks, *(item.name for item in self._registry.items() if item.collective)]
+        about = told[0]["about"]  # the same on all machines that write one each
         stage = job.stage if job is not None else None
         job = SaveJob(target, told[self._writer]["tag"], self._writes, contents, about, rng_states, stage)
         self._by_all = by_all
@@ -157,6 +155,15 @@ class StateSaver:
     @property
     def _writes(self) -> bool:
         return self._processes.process_index == self._writer
+
+    def _about(self) -> dict[str, Any]:
+        """Return what the manifest says about the run."""
+        run, optimizers = self._processes.run, self._registry.preparer.optimizers
+        about = about_this_run(run.mesh, self._processes.num_processes, optimizers)
+        about["trackers"] = self._tracker_states()
+        if self._lacks:
+            about["absent"] = [self._lacks, *(item.name for item in self._registry.items() if item.collective)]
+        return about
 
     def _statement(self, output_dir: str | Path | None) -> dict[str, Any]:
         """Return where this process is to write, and what conflicts with that, as it tells the others."""
