@@ -90,8 +90,9 @@ class AccumulationState:
         self.plugin_kwargs: dict[str, Any] = {}
         #: whether the data end on any rank, where those of ranks end apart: asked in each micro-batch, by all
         self.ends_anywhere: Callable[[bool], bool] | None = None
-        #: called when a loader is asked for a batch and another follows, with what tells the loader from others
-        self.before_batch: Callable[[object], None] | None = None
+        #: called when a pass begins, and when it is asked for another batch, with what tells its loader from others and
+        #: the number of batches that the pass has served
+        self.before_batch: Callable[[object, int], None] | None = None
         self._passes: list[LoaderPass] = []
         self._listeners: list[weakref.ref[WindowListener]] = []
 

@@ -23,6 +23,7 @@ class EpochPass:
         at_step: The position at the newest optimizer step.
         in_micro_batch: Whether a batch of the pass was in a micro-batch.
         batches: Batches since the last micro-batch began.
+        served: Batches of the pass.
         side_by_side: Micro-batches in a row with one batch of the pass each, as of loaders that are read side by side.
         inner: Whether the pass began inside of another that is read so: an evaluation, or a loader begun again and
             again.
@@ -36,6 +37,7 @@ class EpochPass:
     at_step: Any = None
     in_micro_batch: bool = False
     batches: int = 0
+    served: int = 0
     side_by_side: int = 0
     inner: bool = False
 

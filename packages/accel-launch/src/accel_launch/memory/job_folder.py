@@ -95,16 +95,17 @@ def _made_for(job: Job, say: Callable[[str], None]) -> tuple[Path, int] | None:
 
 
 def end_folder(folder: Path, say: Callable[[str], None]) -> None:
-    """Move the newest checkpoint of a folder to the disk if the disk has an older one, and remove the folder.
+    """Move the newest checkpoint of each project to the disk if the disk has an older one, and remove the folder.
 
     Args:
         folder: Folder of a launcher that ends, or is dead.
         say: Prints a line.
     """
-    if any(folder.glob("checkpoints/*")):
-        from accel_launch.memory.rescue import rescue
+    for project in sorted(folder.glob("*/")):
+        if any(project.glob("checkpoints/*")):
+            from accel_launch.memory.rescue import rescue
 
-        rescue(folder, say)
+            rescue(project, say)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -12,12 +12,12 @@ PROJECT, CHECKPOINTS = "project.json", "checkpoints"
 
 
 def rescue(folder: Path, say: Callable[[str], None]) -> Path | None:
-    """Move the newest whole checkpoint of a folder to its project, and return its new path.
+    """Move the newest whole checkpoint of a project in memory to its disk, and return its new path.
 
     Nothing is moved if the project has a newer one, or is gone.
 
     Args:
-        folder: Folder of a launcher.
+        folder: Folder of the project in the folder of a launcher.
         say: Prints a line.
     """
     if find_spec("accel_checkpoint") is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -57,7 +58,9 @@ class MemoryCheckpoints:
     ) -> None:
         self._processes, self._consensus, self._registry = processes, consensus, registry
         self._clock = MemoryClock(interval)
-        topology = processes.run.topology
+        topology, place = processes.run.topology, project.checkpoints.absolute()
+        # a script may train for several projects, one after the other
+        folder /= hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
         self._project = ProjectConfiguration(
             folder,
             automatic_checkpoint_naming=True,
@@ -77,9 +80,9 @@ class MemoryCheckpoints:
         if processes.is_local_main_process:
             with suppress(OSError):  # `resume` says what is wrong with it
                 # a project that is gone later is one that the user has removed, with all of its checkpoints
-                project.checkpoints.parent.mkdir(parents=True, exist_ok=True)
-            note = json.dumps({"checkpoints": str(project.checkpoints.absolute())})
-            (folder / PROJECT).write_text(note, encoding="utf-8")
+                place.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
+            (folder / PROJECT).write_text(json.dumps({"checkpoints": str(place)}), encoding="utf-8")
         registry.components.accumulation.before_batch = self.before_batch
 
     @classmethod
@@ -128,11 +131,12 @@ class MemoryCheckpoints:
         self.resumes = True
         self._clock.begin(self._steps)
 
-    def before_batch(self, loader: object) -> None:
+    def before_batch(self, loader: object, served: int) -> None:
         """Save if it is due, as a loader is asked for its next batch.
 
         Args:
             loader: What tells the loader from others.
+            served: The number of batches that its pass has served.
 
         Raises:
             CheckpointError: There is no room for the first one; raised on every process.
@@ -144,7 +148,7 @@ class MemoryCheckpoints:
             return
         step, before = self._steps, self._steps_at.get(loader)
         self._steps_at[loader] = step
-        if before is not None and step > before:
+        if served and before is not None and step > before:
             self._trains.add(loader)
         training = self._registry.training
         accumulation = self._registry.components.accumulation

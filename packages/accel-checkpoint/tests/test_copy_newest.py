@@ -1,0 +1,70 @@
+"""A checkpoint that is copied to another folder, as from memory to the disk: whole, under the next number, or not."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from accel_checkpoint import CheckpointError, Manifest, StagedCheckpoint, is_whole, read_manifest, verify
+from accel_checkpoint.filesystem import Filesystem
+from accel_checkpoint.retention import copy_newest, list_checkpoints
+
+
+def save(folder: Path, number: int, written: str = "2026", steps: int = 0) -> Path:
+    stage = StagedCheckpoint(folder / f"checkpoint_{number}")
+    stage.write_tensors("model.safetensors", {"weight": torch.full((1000,), float(number))})
+    (stage.path / "more").mkdir()
+    stage.write("more/text", [str(number).encode()])
+    stage.seal(Manifest({"written": written, "steps": steps}, stage.files, {}, [], {}))
+    stage.commit()
+    return stage.target
+
+
+def test_the_newest_is_copied_with_all_of_its_files(tmp_path: Path) -> None:
+    for number in (3, 12):
+        save(tmp_path / "memory", number, f"2026-0{number % 10}")
+    save(tmp_path / "disk", 7, "2025")
+    copied = copy_newest(tmp_path / "memory", tmp_path / "disk")
+    assert copied == tmp_path / "disk" / "checkpoint_8"
+    manifest = read_manifest(copied)
+    assert verify(copied, manifest).problems == []
+    assert (copied / "more" / "text").read_text() == "12"
+
+
+@pytest.mark.parametrize(("written", "steps", "copied"), [("2026", 4, True), ("2026", 5, False), ("2027", 0, False)])
+def test_one_that_is_as_new_on_the_disk_is_enough(written: str, steps: int, copied: bool, tmp_path: Path) -> None:
+    save(tmp_path / "memory", 0, "2026", 5)
+    save(tmp_path / "disk", 1, written, steps)
+    assert (copy_newest(tmp_path / "memory", tmp_path / "disk") is not None) is copied
+    assert len(list_checkpoints(tmp_path / "disk")) == 1 + copied
+
+
+def test_one_that_is_not_whole_is_not_copied(tmp_path: Path) -> None:
+    save(tmp_path / "memory", 0)
+    (save(tmp_path / "memory", 1) / "more" / "text").unlink()
+    copied = copy_newest(tmp_path / "memory", tmp_path / "disk")
+    assert copied is not None
+    assert (copied / "more" / "text").read_text() == "0"
+    assert copy_newest(tmp_path / "none", tmp_path / "disk") is None
+
+
+def test_a_damaged_one_leaves_nothing_behind(tmp_path: Path) -> None:
+    file = save(tmp_path / "memory", 0) / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        copy_newest(tmp_path / "memory", tmp_path / "disk")
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path / "memory", 0)
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Filesystem, "write", refuse)
+    with pytest.raises(CheckpointError, match="no room: No space left on device"):
+        copy_newest(tmp_path / "memory", tmp_path / "disk")
+    assert list((tmp_path / "disk").iterdir()) == []
+    assert is_whole(tmp_path / "memory" / "checkpoint_0")

@@ -1,0 +1,226 @@
+"""The folder for checkpoints in memory: where it is made, who has it, and what is left of it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from accel_checkpoint import Manifest, StagedCheckpoint, read_manifest
+from accel_checkpoint.retention import list_checkpoints
+from accel_launch.cli.launch_command import resolve_options
+from accel_launch.job.job import Job, read_job
+from accel_launch.memory.job_folder import end_after_launcher, end_dead_folders, job_folders, memory_place, with_memory
+from accel_launch.report.job_result import JobResult, ProcessExit
+from accel_state.environ import MEMORY_CHECKPOINTS
+from accel_state.errors import CannotRun
+
+FAILED = JobResult(2, ProcessExit(0, 9, 3, ("x",)))
+#: makes a folder as a launcher does, says its name, and is killed when its input ends
+DIES = """\
+import os, pathlib, signal, sys
+from accel_launch.memory.job_folder import _make
+folder, lock = _make(pathlib.Path(sys.argv[1]))
+print(folder, flush=True)
+sys.stdin.read()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder that a user names."""
+    return tmp_path / "place"
+
+
+def job(tmp_path: Path, *flags: str) -> Job:
+    (tmp_path / "script.py").touch()
+    return read_job(resolve_options(["--cpu", "-n", "2", *flags, str(tmp_path / "script.py")], {}))
+
+
+def placed(tmp_path: Path, place: Path) -> Job:
+    return job(tmp_path, "--memory_checkpoint_dir", str(place))
+
+
+def refused(asked: Job, words: str) -> None:
+    with pytest.raises(CannotRun, match=re.escape(words)), with_memory(asked, pytest.fail):
+        pass
+
+
+def save(checkpoints: Path, number: int, written: str = "2026-01-01T00:00:01+00:00") -> Path:
+    """A checkpoint of a weight that is its number."""
+    stage = StagedCheckpoint(checkpoints / f"checkpoint_{number}")
+    stage.write_tensors("model.safetensors", {"weight": torch.full((3,), float(number))})
+    stage.seal(Manifest({"written": written, "steps": number}, stage.files, {}, [], {}))
+    stage.commit()
+    return stage.target
+
+
+def in_memory(folder: Path, project: Path, *numbers: int) -> Path:
+    """Checkpoints of a project in the folder of a launcher."""
+    project.mkdir(exist_ok=True)
+    kept = folder / "project"
+    kept.mkdir()
+    (kept / "project.json").write_text(json.dumps({"checkpoints": str(project / "checkpoints")}))
+    for number in numbers:
+        save(kept / "checkpoints", number)
+    return kept / "checkpoints"
+
+
+def steps_of(project: Path) -> list[int]:
+    return [read_manifest(path).moment[1] for _, path in list_checkpoints(project / "checkpoints")]
+
+
+def dead_folder(place: Path) -> Path:
+    """The folder of a launcher that was killed with all that it had started."""
+    place.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", DIES, str(place)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        folder = Path(launcher.stdout.readline().strip())
+        # as long as it lives, nobody touches it
+        end_dead_folders(place, pytest.fail)
+        assert folder.is_dir()
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+def test_the_place_is_a_tmpfs_or_none(kind: str, tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"disk / ext4 rw 0 0\nshm /dev/shm {kind} rw 0 0\n")
+    expected = Path("/dev/shm") if kind == "tmpfs" and os.access("/dev/shm", os.W_OK) else None
+    assert memory_place(None, mounts) == expected
+    assert memory_place(None, tmp_path / "absent") is None
+    assert memory_place(str(tmp_path), mounts) == tmp_path
+
+
+def test_checkpoints_without_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accel_launch.memory.job_folder.memory_place", lambda named: None)
+    asked = job(tmp_path, "--memory_checkpoint_every", "5")
+    refused(asked, "there is no tmpfs at /dev/shm: name a folder of a local disk")
+    with with_memory(job(tmp_path), pytest.fail) as (same, _):
+        assert MEMORY_CHECKPOINTS not in same.environ
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused(placed(tmp_path, tmp_path / "file" / "in"), f"no folder can be made in {tmp_path}/file/in: ")
+
+
+def test_another_launcher_around_this_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "script.py").touch()
+    environ = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    inside = read_job(resolve_options(["--memory_checkpoint_every", "5", str(tmp_path / "script.py")], environ))
+    refused(inside, "another launcher has started this one (RANK=1, WORLD_SIZE=2), and would start it again")
+
+
+def test_the_folder_is_of_this_user_alone_and_gone_after_success(tmp_path: Path, place: Path) -> None:
+    project = tmp_path / "project"
+    with with_memory(placed(tmp_path, place), pytest.fail) as (mine, ended):
+        folder = Path(mine.environ[MEMORY_CHECKPOINTS])
+        assert folder.parent == place
+        assert folder.stat().st_mode & 0o777 == 0o700
+        in_memory(folder, project, 4)
+        ended(JobResult(2))
+    assert list(place.iterdir()) == []
+    assert steps_of(project) == []
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_newest_is_on_the_disk_after_a_failure(told: bool, tmp_path: Path, place: Path) -> None:
+    """Or if the launcher itself fails, or is interrupted."""
+    project, said = tmp_path / "project", list[str]()
+    try:
+        with with_memory(placed(tmp_path, place), said.append) as (mine, ended):
+            in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 4, 9)
+            if not told:
+                raise KeyboardInterrupt
+            ended(FAILED)
+    except KeyboardInterrupt:
+        pass
+    assert list(place.iterdir()) == []
+    assert steps_of(project) == [9]
+    assert said == [f"accel: the newest checkpoint in memory was moved to {project}/checkpoints/checkpoint_0"]
+
+
+@pytest.mark.parametrize(("written", "left"), [("2025", [30, 9]), ("2027", [30])])
+def test_a_disk_that_has_a_newer_one_gets_none(written: str, left: list[int], tmp_path: Path, place: Path) -> None:
+    project = tmp_path / "project"
+    save(project / "checkpoints", 30, written)
+    with with_memory(placed(tmp_path, place), lambda words: None) as (mine, ended):
+        in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 9)
+        ended(FAILED)
+    assert steps_of(project) == left
+
+
+def test_a_damaged_checkpoint_in_memory_is_not_moved(tmp_path: Path, place: Path) -> None:
+    project, said = tmp_path / "project", list[str]()
+    with with_memory(placed(tmp_path, place), said.append) as (mine, ended):
+        kept = in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 9)
+        file = kept / "checkpoint_9" / "model.safetensors"
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+        ended(FAILED)
+    assert steps_of(project) == []
+    assert list((project / "checkpoints").iterdir()) == []
+    assert len(said) == 1
+    assert "is damaged" in said[0]
+
+
+def test_a_project_that_the_user_has_removed_gets_none(tmp_path: Path, place: Path) -> None:
+    project = tmp_path / "project"
+    with with_memory(placed(tmp_path, place), pytest.fail) as (mine, ended):
+        in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 9)
+        shutil.rmtree(project)
+        ended(FAILED)
+    assert not project.exists()
+
+
+def test_the_next_launcher_ends_the_folder_of_a_dead_one(tmp_path: Path, place: Path) -> None:
+    project = tmp_path / "project"
+    dead = dead_folder(place)
+    in_memory(dead, project, 4, 9)
+    with with_memory(placed(tmp_path, place), lambda words: None) as (_, ended):
+        assert not dead.exists()
+        assert steps_of(project) == [9]
+        ended(JobResult(2))
+
+
+def test_the_orphan_killer_ends_the_folder_of_its_launcher(tmp_path: Path, place: Path) -> None:
+    dead = dead_folder(place)
+    in_memory(dead, tmp_path / "project", 4)
+    end_after_launcher(dead)
+    assert not dead.exists()
+    assert steps_of(tmp_path / "project") == [4]
+
+
+def test_two_jobs_at_once_in_one_project_leave_each_other_alone(tmp_path: Path, place: Path) -> None:
+    project = tmp_path / "project"
+    with with_memory(placed(tmp_path, place), lambda words: None) as (one, one_ended):
+        in_memory(Path(one.environ[MEMORY_CHECKPOINTS]), project, 4)
+        with with_memory(placed(tmp_path, place), lambda words: None) as (other, other_ended):
+            assert len(job_folders(place)) == 2
+            in_memory(Path(other.environ[MEMORY_CHECKPOINTS]), project, 9)
+            other_ended(JobResult(2))
+        assert job_folders(place) == [Path(one.environ[MEMORY_CHECKPOINTS])]
+        one_ended(FAILED)
+    assert steps_of(project) == [4]
+
+
+def test_folders_of_others_are_no_folders_of_jobs(place: Path) -> None:
+    place.mkdir()
+    name = f"accel-memory-{os.getuid()}-1-2-x"
+    (place / name).mkdir(mode=0o755)
+    (place / f"{name}y").symlink_to(place)
+    assert job_folders(place) == []
+
+
+def test_the_folder_of_a_launcher_around_this_one_is_not_passed_on(tmp_path: Path) -> None:
+    (tmp_path / "script.py").touch()
+    environ = {MEMORY_CHECKPOINTS: "/elsewhere"}
+    assert MEMORY_CHECKPOINTS not in read_job(resolve_options([str(tmp_path / "script.py")], environ)).environ

@@ -1,0 +1,51 @@
+"""The room for checkpoints in memory: what is needed, and what a tmpfs and a disk have."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from accel.checkpoint.memory_room import UNLIMITED, RoomForCheckpoints
+
+MB = 10**6
+
+
+def proc(folder: Path, kind: str, available: int) -> Path:
+    """What a system says whose `folder` is a file system of its own, with that much memory."""
+    made = folder.parent / "proc"
+    made.mkdir()
+    (made / "mounts").write_text(f"disk / ext4 rw 0 0\nit {folder} {kind} rw 0 0\n")
+    (made / "meminfo").write_text(f"MemTotal: 9999999 kB\nMemAvailable: {available // 1024} kB\n")
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "memory"
+    made.mkdir()
+    return made
+
+
+def test_memory_has_room_for_all_and_for_the_copy_of_the_processes(folder: Path) -> None:
+    system = proc(folder, "tmpfs", 4 * MB)
+    assert not RoomForCheckpoints.of(folder, MB - 2000, 3, proc=system).lacking
+    assert RoomForCheckpoints.of(folder, MB + 2000, 3, proc=system).lacking
+
+
+def test_checkpoints_that_are_there_already_need_no_more_room(folder: Path) -> None:
+    system = proc(folder, "tmpfs", 2 * MB + 4096)
+    (folder / "one").write_bytes(bytes(2 * MB))
+    assert not RoomForCheckpoints.of(folder, MB, 3, proc=system).lacking
+
+
+def test_a_disk_is_not_limited_by_the_memory(folder: Path) -> None:
+    room = RoomForCheckpoints.of(folder, MB, 3, proc=proc(folder, "ext4", 0))
+    assert room.free <= shutil.disk_usage(folder).total < UNLIMITED
+    assert not room.lacking
+
+
+def test_too_little_room_is_told_in_words(folder: Path) -> None:
+    room = RoomForCheckpoints.of(folder, 600 * MB, 3, proc=proc(folder, "tmpfs", 1000 * MB))
+    assert str(room) == (
+        "checkpoints in memory have 600 MB each on this machine, and need room for 3 in"
+        f" {folder}, where 400 MB are free"
+    )
