@@ -14,7 +14,9 @@ from pictures.drawing import COLORS, GRAY, Drawing
 SCRIPT = Path(__file__).parent / "dying_script.py"
 RED = "#fb9a99"
 #: what the launcher says of the death, and not of this machine
-SAID = re.compile(r"rank 1 of 2(?= \(pid)|was killed by \w+|ended because of it: rank 0|starts again in \d+ s")
+SAID = re.compile(
+    r"rank 1 of 2(?= \(pid)|was killed by \w+|ended because of it: rank 0|starts again (?:in \d+ s|at once)"
+)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from accel_launch.cli.launch_command import resolve_options
 from accel_launch.cli.launch_option import LaunchOption
-from accel_launch.cli.option_types import COUNT, DEVICES, NUMBER, PAIRS, PORT, SWITCH, Value, as_text
+from accel_launch.cli.option_types import COUNT, DEVICES, INTERVAL, NUMBER, PAIRS, PORT, SWITCH, Value, as_text
 from accel_launch.cli.options import OPTIONS, LaunchSettings
 from accel_launch.config.config_file import config_folder
 from accel_launch.config.config_show import setting_lines
@@ -244,6 +244,7 @@ def values_of(option: LaunchOption) -> st.SearchStrategy[Value]:
     kinds: dict[object, st.SearchStrategy[Value]] = {
         COUNT: st.integers(1, 10**6),
         NUMBER: st.integers(0, 10**6),
+        INTERVAL: st.integers(1, 10**6).map(str) | st.integers(1, 10**6).map("{}s".format),
         PORT: st.integers(0, 65535),
         DEVICES: st.lists(st.integers(0, 20), min_size=1, max_size=4, unique=True).map(
             lambda ids: ",".join(map(str, ids))

@@ -15,6 +15,7 @@ from accel_launch.cli.option_types import (
     FILE,
     FOLDER,
     HOST,
+    INTERVAL,
     NUMBER,
     PAIRS,
     PORT,
@@ -34,6 +35,7 @@ def three_values(option: LaunchOption) -> tuple[Value, Value, Value]:
     kinds: dict[object, tuple[Value, Value, Value]] = {
         **dict.fromkeys((COUNT, NUMBER, PORT), (2, 3, 4)),
         **dict.fromkeys((FILE, FOLDER, HOST), ("one", "two", "three")),
+        INTERVAL: ("5", "30s", "7"),
         SWITCH: (True, False, True),
         DEVICES: ("0,1", "all", "2"),
         PAIRS: ({"a": "1"}, {"b": "2", "c": "3"}, {"d": "4"}),

@@ -88,7 +88,8 @@ def run_until_done(
             return result
         # a start that left a checkpoint got further: the next does not fail in the same place
         pause_s = 0.0 if result.progressed else min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
-        say(f"accel: starts again in {pause_s:g} s ({failures} of {max_restarts} times)")
+        when = f"in {pause_s:g} s" if pause_s else "at once"
+        say(f"accel: starts again {when} ({failures} of {max_restarts} times)")
         ended = pause(pause_s)
         if ended is not None:
             tell(ended, say)
