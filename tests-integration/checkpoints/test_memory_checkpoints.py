@@ -54,7 +54,7 @@ def test_a_job_that_loses_ranks_ends_with_the_weights_of_the_whole(
     strategy: str, forking_python: str, tmp_path: Path, place: Path
 ) -> None:
     """A1: each rank, in each part of a step, while a checkpoint is written, and at the end of an epoch."""
-    deaths = [[1, 8, "forward"], [0, 12, "end"], [0, 19, "write"], [1, 24, "backward"], [1, 33, "end"]]
+    deaths: list[list[Any]] = [[1, 8, "forward"], [0, 12, "end"], [0, 19, "write"], [1, 24, "backward"], [1, 33, "end"]]
     plan = Plan(str(tmp_path / "killed"), deaths, strategy, pause_s=0.02)
     ended = launch(plan, forking_python, place, "--max_restarts", "1").end()
     assert ended.code == 0, ended.err

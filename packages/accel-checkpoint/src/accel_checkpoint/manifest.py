@@ -103,7 +103,7 @@ class Manifest:
 
     @property
     def moment(self) -> tuple[str, int]:
-        """When it was written, and after how many steps: the newer of two checkpoints has the greater one."""
+        """The time at which it was written, and the steps until then. A newer checkpoint has a greater moment."""
         steps = self.about.get("steps")
         return str(self.about.get("written", "")), steps if isinstance(steps, int) else 0
 

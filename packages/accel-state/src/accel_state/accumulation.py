@@ -90,9 +90,8 @@ class AccumulationState:
         self.plugin_kwargs: dict[str, Any] = {}
         #: whether the data end on any rank, where those of ranks end apart: asked in each micro-batch, by all
         self.ends_anywhere: Callable[[bool], bool] | None = None
-        #: called when a pass begins, and when it is asked for another batch, with what tells its loader from others and
-        #: the number of batches that the pass has served
-        self.before_batch: Callable[[object, int], None] | None = None
+        #: called when a pass is asked for a batch, with whether it is the first one
+        self.before_batch: Callable[[Any, bool], None] | None = None
         self._passes: list[LoaderPass] = []
         self._listeners: list[weakref.ref[WindowListener]] = []
 
@@ -204,12 +203,22 @@ class AccumulationState:
         Yields:
             All passes that run, the active one last, as this object goes on to keep them.
         """
+        if self.before_batch is not None:
+            self.before_batch(loader_pass, True)
         self._passes.append(loader_pass)
         try:
             yield self._passes
         finally:
             # By identity: an outer pass may end before an inner one that was left with `break`.
             self._passes[:] = [other for other in self._passes if other is not loader_pass]
+
+    def ask(self, loader_pass: LoaderPass) -> None:
+        """Note that a pass is asked for a batch after the current one: the script has done all for the current one.
+
+        After the last batch nothing is noted, since the script may have more to do at the end of an epoch.
+        """
+        if self.before_batch is not None and not loader_pass.last:
+            self.before_batch(loader_pass, False)
 
     def activate(self, loader_pass: LoaderPass) -> None:
         """Make a pass the active one: its batch comes, though other passes were begun since and left standing."""

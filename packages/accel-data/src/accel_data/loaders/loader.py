@@ -124,9 +124,7 @@ class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
             self.__class__ = with_torchdata(kind)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch names a private class of its own
-        if self.accumulation.before_batch is not None:
-            self.accumulation.before_batch(self._epochs, 0)
-        epoch = EpochPass(self, self.rows)
+        epoch = EpochPass(self, self.rows, family=self._epochs)
         with self.accumulation.iterating(epoch) as passes:
             epoch.begin_inside(passes[:-1])
             running, batches, resumed = self._begin_pass(epoch)
@@ -143,13 +141,10 @@ class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
                     if passes[-1] is not epoch:
                         self.accumulation.activate(epoch)
                     epoch.batches += 1
-                    epoch.served += 1
                     if epoch.last:
                         cursor.finish()
                     yield batch
-                    # after the last batch of a pass, what the script does at the end of an epoch comes first
-                    if self.accumulation.before_batch is not None and not epoch.last:
-                        self.accumulation.before_batch(self._epochs, epoch.served)
+                    self.accumulation.ask(epoch)
                 cursor.finish()
                 running.ended = True
                 if resumed and not epoch.last and self._speaks_for_job:

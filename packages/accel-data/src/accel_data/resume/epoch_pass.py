@@ -23,10 +23,10 @@ class EpochPass:
         at_step: The position at the newest optimizer step.
         in_micro_batch: Whether a batch of the pass was in a micro-batch.
         batches: Batches since the last micro-batch began.
-        served: Batches of the pass.
         side_by_side: Micro-batches in a row with one batch of the pass each, as of loaders that are read side by side.
         inner: Whether the pass began inside of another that is read so: an evaluation, or a loader begun again and
             again.
+        family: What the loader shares with its copies alone, which lack the first batches.
     """
 
     loader: Any
@@ -37,9 +37,9 @@ class EpochPass:
     at_step: Any = None
     in_micro_batch: bool = False
     batches: int = 0
-    served: int = 0
     side_by_side: int = 0
     inner: bool = False
+    family: Any = None
 
     def begin_inside(self, others: Iterable[Any]) -> None:
         """Note which passes run when this one begins.

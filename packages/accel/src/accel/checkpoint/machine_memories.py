@@ -86,7 +86,7 @@ class MachineMemories:
         return [(moments[name], self._folder / name) for name in self._copies]
 
     def complete(self, folder: Path) -> None:
-        """Bring what other machines lack of a checkpoint in memory, from a machine that has it.
+        """Send what machines lack of a checkpoint in memory, from a machine that has it.
 
         Args:
             folder: A checkpoint, which need not be in memory.
@@ -147,7 +147,7 @@ class MachineMemories:
 
 
 def moment_of(folder: Path) -> Moment:
-    """Return when a checkpoint was written; one that cannot be read comes before the others, and is found damaged."""
+    """Return when a checkpoint was written. One that cannot be read comes before all, to be found damaged."""
     try:
         return read_manifest(folder).moment
     except CheckpointError:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, final
 
 from accel_checkpoint import CheckpointError, Manifest
+from accel_data.resume.epoch_pass import EpochPass
 from accel_state import CannotRun, ProcessControl
 from accel_state.environ import MEMORY_CHECKPOINT_EVERY, MEMORY_CHECKPOINTS
 from accel_state.save_interval import SaveInterval
@@ -131,12 +132,12 @@ class MemoryCheckpoints:
         self.resumes = True
         self._clock.begin(self._steps)
 
-    def before_batch(self, loader: object, served: int) -> None:
+    def before_batch(self, asked: EpochPass, first: bool) -> None:
         """Save if it is due, as a loader is asked for its next batch.
 
         Args:
-            loader: What tells the loader from others.
-            served: The number of batches that its pass has served.
+            asked: The pass over the loader.
+            first: Whether it is the first batch of the pass.
 
         Raises:
             CheckpointError: There is no room for the first one; raised on every process.
@@ -146,9 +147,9 @@ class MemoryCheckpoints:
         """
         if self._off or os.getpid() != self._pid:  # a fork has a loop of its own
             return
-        step, before = self._steps, self._steps_at.get(loader)
-        self._steps_at[loader] = step
-        if served and before is not None and step > before:
+        step, loader = self._steps, asked.family
+        before, self._steps_at[loader] = self._steps_at.get(loader), step
+        if not first and before is not None and step > before:
             self._trains.add(loader)
         training = self._registry.training
         accumulation = self._registry.components.accumulation

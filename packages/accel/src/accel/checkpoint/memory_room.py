@@ -33,7 +33,7 @@ class RoomForCheckpoints:
 
     @classmethod
     def of(cls, folder: Path, size: int, count: int, *, proc: Path = Path("/proc")) -> RoomForCheckpoints:
-        """Measure a folder, in which there may be checkpoints.
+        """Return the room in a folder, in which there may be checkpoints already.
 
         Args:
             folder: The folder.
