@@ -128,6 +128,11 @@ class LaunchSettings:
         " when a machine is replaced. Default: static.",
         default=STATIC,
     )
+    min_machines: int | None = _setting(
+        COUNT,
+        "How many machines go on if others are lost, and none has come in their place within --join_timeout; needs"
+        " --rdzv_backend c10d. Of two machines either may be lost, of more any but the first. Default: all.",
+    )
     join_timeout: int = _setting(
         COUNT, "Seconds that machines wait for each other at the start. Default: 300.", default=300
     )

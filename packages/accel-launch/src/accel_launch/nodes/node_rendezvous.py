@@ -6,12 +6,13 @@ import os
 import socket
 import time
 import uuid
+from dataclasses import replace
 from typing import Any, final
 
 from accel_state.errors import CannotRun
 
 from accel_launch.cli.options import C10D, LaunchSettings
-from accel_launch.job.plan import SHARED_SETTINGS
+from accel_launch.job.plan import LOOPBACK, SHARED_SETTINGS
 from accel_launch.nodes.addresses import address_towards, is_first
 from accel_launch.nodes.board import Board, BoardLost
 from accel_launch.nodes.board_server import BoardServer
@@ -47,13 +48,17 @@ class NodeRendezvous:
         self._wait_s = settings.join_timeout
         self._serves = node.rank == 0 if node.rank is not None else is_first(node)
         host, address = socket.gethostname(), address_towards(node)
-        shared = {"num_machines": node.count, **{name: getattr(settings, name) for name in (COUNT, *SHARED_SETTINGS)}}
+        shared = {
+            "num_machines": node.count,
+            "min_machines": node.least,
+            **{name: getattr(settings, name) for name in (COUNT, *SHARED_SETTINGS)},
+        }
         place = host if self._serves else f"{host} ({address})"
         self._mine: dict[str, Any] = {"host": host, "place": place, "name": f"{host} {os.getpid()} {uuid.uuid4().hex}"}
         self._mine |= {"settings": shared, "processes": processes}
         self._server: BoardServer | None = None
         self._board: Board | None = None
-        self._round = 0
+        self._round, self._met = 0, False
         self._rank: int | None = node.rank
         #: those that have come, as the first machine sees it
         self._machines: dict[int, Any] = {}
@@ -85,9 +90,16 @@ class NodeRendezvous:
         """
         until = time.monotonic() + self._wait_s
         try:
-            if self._board is None:
-                self._board = self._open()
-            return self._join(self._board, until)
+            while True:
+                if self._board is None:
+                    self._board = self._open(max(until - time.monotonic(), 0.0))
+                try:
+                    return self._join(self._board, until)
+                except BoardLost as lost:
+                    if lost.own or not (self._met and self._node.survives_first):
+                        raise
+                # another machine may come in the place of the first one, whose rounds begin anew
+                self._board, self._round = None, 0
         except Interrupted as interrupted:
             awaited = f"{self._absent()} to come" if self._serves else f"machine 0, {self._node.host}, to begin"
             raise Interrupted(interrupted.number, awaited) from None
@@ -98,17 +110,25 @@ class NodeRendezvous:
         who = "this machine" if rank is None else f"machine {rank}"
         return CannotRun("launch", [f"{who}, {self._node.host if rank == 0 else self._mine['place']}, is gone: {lost}"])
 
-    def _open(self) -> Board:
+    def _open(self, wait_s: float) -> Board:
         node, name, patient = self._node, self._mine["name"], self._patient
         if self._serves:
             try:
-                self._server, board = serve_board(node, name, self._source, self._wait_s if patient else 0.0)
+                self._server, board = serve_board(node, name, self._source, wait_s if patient else 0.0)
                 return board
             except CannotRun:
                 if node.rank is not None:
                     raise
             self._serves = False  # another launcher of this machine has come sooner
-        return join_board(node, name, self._source, self._wait_s, patient=patient)
+        try:
+            return join_board(node, name, self._source, wait_s, patient=patient)
+        except CannotRun:
+            if not (self._met and node.survives_first):
+                raise
+        # nobody has come in the place of the first machine
+        self._serves, alone = True, replace(node, rank=0, host=LOOPBACK, port=0)
+        self._server, board = serve_board(alone, name, self._source, 0.0)
+        return board
 
     def _join(self, board: Board, until: float) -> Peers:
         """Return the machines of a round, once all have come."""
@@ -141,7 +161,7 @@ class NodeRendezvous:
                 else:
                     board.tell("note", f"{number} left", [self._mine["name"], f"was ended {why}"])
                 raise
-        self._round, self._rank = number, peers.machine
+        self._round, self._rank, self._met = number, peers.machine, True
         self._expected = {} if self._backend == C10D else self._machines
         return peers
 
@@ -176,9 +196,9 @@ class NodeRendezvous:
                 problems.append(f"machine {rank}, {machine['place']}, {left[machine['name']]}")
         if problems:
             self._refuse(board, number, problems)
-        if len(machines) == node.count:
+        if len(machines) == node.count or (late and len(machines) >= (node.least or node.count)):
             # all that machines know of each other comes at once: one that is lost later is missed, and not waited for
-            told = [machines[rank] for rank in range(node.count)]
+            told = [machines[rank] for rank in sorted(machines)]
             board.tell("write", f"{number} go", [[one[fact] for one in told] for fact in ("host", "processes", "name")])
         elif late:
             here = ", ".join(f"{rank} ({machine['place']})" for rank, machine in sorted(machines.items()))

@@ -23,12 +23,19 @@ class NodeSpec:
         count: Number of machines.
         host: Name or address of the first machine.
         port: Port at which they meet there.
+        least: Number of machines that go on if others are lost. Default: all.
     """
 
     rank: int | None
     count: int
     host: str
     port: int
+    least: int | None = None
+
+    @property
+    def survives_first(self) -> bool:
+        """True if this machine goes on without the first machine: no third may do the same, for itself."""
+        return self.least == 1 and self.count == 2
 
 
 def find_node(settings: LaunchSettings, environ: Mapping[str, str], host: HostInfo) -> NodeSpec | None:
@@ -56,6 +63,7 @@ def find_node(settings: LaunchSettings, environ: Mapping[str, str], host: HostIn
     told = step or NodeSpec(None, asked, "", USUAL_PORT)
     rank = settings.machine_rank if settings.machine_rank is not None else told.rank
     address, port = settings.main_process_ip or told.host, settings.main_process_port or told.port
+    least = settings.min_machines
     wrong = (
         (
             told.count != asked,
@@ -83,11 +91,19 @@ def find_node(settings: LaunchSettings, environ: Mapping[str, str], host: HostIn
             f"{settings.num_processes} processes cannot be shared evenly by {asked} machines: num_processes counts"
             " those of all machines together",
         ),
+        (
+            (least or 0) > asked,
+            f"min_machines {least} was given, but num_machines is {asked}",
+        ),
+        (
+            least is not None and settings.rdzv_backend != C10D,
+            f"min_machines {least} needs --rdzv_backend c10d: machines that go on without others have no fixed ranks",
+        ),
     )
     problems = [words for holds, words in wrong if holds]
     if problems:
         raise CannotRun("launch", problems)
-    return NodeSpec(rank, asked, address, port)
+    return NodeSpec(rank, asked, address, port, least)
 
 
 def _slurm_step(environ: Mapping[str, str]) -> tuple[NodeSpec | None, int]:

@@ -125,8 +125,9 @@ class NodeWorkers:
                 new = peers.look()
             except BoardLost as lost:
                 new = [peers.lost_board(lost)]
+                peers = None if self._may_be_lost(new[0]) else peers
             for failure in new:
-                if failure.outside or failure.lost:
+                if failure.outside or (failure.lost and not self._may_be_lost(failure)):
                     return JobResult(self._job.count, elsewhere=failure)
         return None
 
@@ -197,14 +198,16 @@ class NodeWorkers:
         stopped = first is not None and first.status == STOPPED
         if root is not None and not stopped and (root.machine != peers.machine or first is None or root.order == OWN):
             result = replace(result, first=None, elsewhere=root)
-        replaceable = self._job.settings.rdzv_backend == C10D
         return replace(
             result,
             asked=result.asked or any(failure.outside for failure in failures),
-            lost_machine=any(
-                failure.lost and (failure.order == OWN or not (replaceable and failure.machine)) for failure in failures
-            ),
+            lost_machine=any(failure.lost and not self._may_be_lost(failure) for failure in failures),
         )
+
+    def _may_be_lost(self, failure: NodeFailure) -> bool:
+        """Return True if the job goes on without a machine, or with another in its place."""
+        replaceable = self._job.settings.rdzv_backend == C10D and failure.order != OWN
+        return replaceable and (failure.machine > 0 or self._node.survives_first)
 
 
 def _announce(peers: Peers, ended: ProcessExit, outside: Signals | None) -> None:

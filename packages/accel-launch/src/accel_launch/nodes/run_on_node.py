@@ -36,7 +36,11 @@ def run_on_node(job: Job, node: NodeSpec, source: SignalSource, say: Callable[[s
 
         def run(attempt: int) -> JobResult:
             try:
-                return workers.run(rendezvous.meet(), attempt)
+                peers = rendezvous.meet()
+                if peers.size < node.count:
+                    waited = f"the others have not come within {job.settings.join_timeout} s"
+                    say(f"accel: goes on with {peers.size} of {node.count} machines, as {waited}")
+                return workers.run(peers, attempt)
             except BoardLost as lost:
                 raise rendezvous.gone(lost) from lost
 
