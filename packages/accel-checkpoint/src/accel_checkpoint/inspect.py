@@ -15,12 +15,13 @@ from accel_checkpoint.tensor_file import TensorFile
 from accel_checkpoint.verify import is_whole, verify
 
 
-def run(name: str, path: Path) -> int:
+def run(name: str, path: Path, memory: Sequence[Path] = ()) -> int:
     """Run a command on checkpoints, and print its lines.
 
     Args:
         name: "ls" or "verify".
         path: A checkpoint or a folder of checkpoints.
+        memory: Checkpoints in memory of the same project, which "ls" lists too.
 
     Returns:
         1 if a checkpoint is damaged, else 0.
@@ -30,7 +31,7 @@ def run(name: str, path: Path) -> int:
     """
     if name == "verify":
         return int(any([print_verification(folder) for folder in checkpoints_in(path)]))
-    _print(*list_lines(path))
+    _print(*list_lines(path, memory))
     return 0
 
 
@@ -63,22 +64,33 @@ def _number_and_name(folder: Path) -> tuple[int, str]:
     return int(number) if number.isdecimal() else -1, folder.name
 
 
-def list_lines(path: Path) -> Iterator[str]:
-    """Yield a line for each checkpoint in a folder, or the files and the state of the checkpoint at the path."""
-    folders = checkpoints_in(path)
+def list_lines(path: Path, memory: Sequence[Path] = ()) -> Iterator[str]:
+    """Yield a line for each checkpoint in a folder, or the files and the state of the checkpoint at the path.
+
+    Args:
+        path: The folder, or the checkpoint.
+        memory: Checkpoints in memory, to list after those of the folder.
+    """
+    try:
+        folders = checkpoints_in(path)
+    except CheckpointError:
+        if not memory:
+            raise
+        folders = []
     if folders == [path]:
         yield from _contents(path, read_manifest(path))
         return
     yield f"{'':<24} {'written':<26} {'steps':>9} {'processes':>9} {'size':>11}  layout"
-    for folder in folders:
+    for folder in [*folders, *memory]:
+        name = f"{folder.name} (memory)" if folder in memory else folder.name
         try:
             about, size = read_manifest(folder).about, read_manifest(folder).size
         except CheckpointError as error:
-            yield f"{folder.name:<24} {error}"
+            yield f"{name:<24} {error}"
             continue
         note = "" if is_whole(folder) else "  not whole: accel checkpoint verify says what is missing"
         written, steps, world = (str(about.get(name, "?")) for name in ("written", "steps", "world"))
-        yield f"{folder.name:<24} {written:<26} {steps:>9} {world:>9} {_size(size):>11}  {_layout(about)}{note}"
+        yield f"{name:<24} {written:<26} {steps:>9} {world:>9} {_size(size):>11}  {_layout(about)}{note}"
 
 
 def _contents(folder: Path, manifest: Manifest) -> Iterator[str]:

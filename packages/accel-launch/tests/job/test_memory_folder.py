@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from accel_checkpoint import Manifest, StagedCheckpoint, read_manifest
+from accel_checkpoint.inspect import run as inspect
 from accel_checkpoint.retention import list_checkpoints
 from accel_launch.cli.launch_command import resolve_options
 from accel_launch.job.job import Job, read_job
 from accel_launch.memory.job_folder import end_after_launcher, end_dead_folders, job_folders, memory_place, with_memory
+from accel_launch.memory.rescue import in_memory_of
 from accel_launch.report.job_result import JobResult, ProcessExit
 from accel_state.environ import MEMORY_CHECKPOINTS
 from accel_state.errors import CannotRun
@@ -224,3 +226,22 @@ def test_the_folder_of_a_launcher_around_this_one_is_not_passed_on(tmp_path: Pat
     (tmp_path / "script.py").touch()
     environ = {MEMORY_CHECKPOINTS: "/elsewhere"}
     assert MEMORY_CHECKPOINTS not in read_job(resolve_options([str(tmp_path / "script.py")], environ)).environ
+
+
+def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tmp_path / "project"
+    monkeypatch.setenv("ACCEL_MEMORY_CHECKPOINT_DIR", str(place))
+    with with_memory(placed(tmp_path, place), pytest.fail) as (mine, ended):
+        in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 4, 9)
+        for disk in ([], [3]):
+            for number in disk:
+                save(project / "checkpoints", number)
+            for path in (project, project / "checkpoints")[: 1 + len(disk)]:
+                assert inspect("ls", [str(path)], in_memory_of(path)) == 0
+                listed = [line[:24].strip() for line in capsys.readouterr().out.splitlines()]
+                on_disk = [f"checkpoint_{number}" for number in disk]
+                assert listed == ["", *on_disk, "checkpoint_4 (memory)", "checkpoint_9 (memory)"]
+        ended(JobResult(2))
+    assert in_memory_of(project) == []

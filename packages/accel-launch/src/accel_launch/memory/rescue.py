@@ -44,3 +44,18 @@ def project_of(folder: Path) -> Path | None:
         return Path(json.loads((folder / PROJECT).read_text(encoding="utf-8"))[CHECKPOINTS])
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def in_memory_of(path: Path) -> list[Path]:
+    """Return the checkpoints in memory of a project that is at a path, or whose checkpoints are, the oldest first."""
+    from accel_checkpoint.retention import list_checkpoints
+    from accel_state.environ import process_environ
+
+    from accel_launch.cli.options import BY_NAME
+    from accel_launch.memory.job_folder import job_folders, memory_place
+
+    place = memory_place(process_environ().get(BY_NAME["memory_checkpoint_dir"].envvar))
+    folders = [project for job in job_folders(place) for project in job.glob("*/")] if place is not None else []
+    wanted = {path.absolute(), path.absolute() / CHECKPOINTS}
+    mine = [folder for folder in folders if project_of(folder) in wanted]
+    return [found for folder in mine for _, found in list_checkpoints(folder / CHECKPOINTS)]

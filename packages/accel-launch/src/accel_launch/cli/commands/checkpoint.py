@@ -27,8 +27,11 @@ def _report(name: str, path: str) -> int:
     from accel_checkpoint import CheckpointError
     from accel_checkpoint.inspect import run as inspect
 
+    from accel_launch.memory.rescue import in_memory_of
+
+    memory = in_memory_of(Path(path)) if name == "ls" else []
     try:
-        return inspect(name, Path(path))
+        return inspect(name, Path(path), memory)
     except CheckpointError as error:
         raise CannotRun("accel checkpoint", [str(error)]) from None
 
@@ -42,7 +45,7 @@ COMMAND = click.Group(
     help=HELP,
     epilog=EPILOG,
     commands=[
-        _command("ls", "List the checkpoints in a folder, or the files and the state of a checkpoint."),
+        _command("ls", "List the checkpoints in a folder and in memory, or the files and the state of a checkpoint."),
         _command(
             "verify",
             "Read every file of a checkpoint, or of all in a folder, and compare it with the manifest.",
