@@ -72,7 +72,7 @@ class CheckpointFinder:
         chosen: list[str] = []
         by_accelerate = False
         problems: list[str] = []
-        held: dict[str, Any] = {}
+        held: list[Any] = []
         try:
             if input_dir is not None:
                 folder = Path(input_dir).absolute()

@@ -180,6 +180,12 @@ class MemoryCheckpoints:
 
     def _save(self) -> None:
         first = not self._said
+        if first and self._project.save_on_each_node and (divided := self._registry.divided()):
+            raise CheckpointError(
+                f"no checkpoint is kept in memory: {', '.join(divided)} are divided over processes of several machines,"
+                " and no machine has all of them; save to a disk that all machines share, and leave"
+                " memory_checkpoint_every out"
+            )
         try:
             self._saver.save(None, asynchronous=True, max_shard_size="10GB")
         except CheckpointError as error:

@@ -1,0 +1,112 @@
+"""Checkpoints in the memories of several machines: which is the newest, and how a machine gets what it lacks."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from accel import Accelerator
+from accel.checkpoint.find import merged
+from accel.utils import ProjectConfiguration
+from accel_checkpoint import read_manifest, verify
+from accel_checkpoint.filesystem import Filesystem
+from accel_checkpoint.retention import list_checkpoints
+from accel_testing import MakePool, RankFailure
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+OLD, NEW = ("2026-01-01T00:00:00", 5), ("2026-01-01T00:00:09", 10)
+
+
+@pytest.mark.parametrize(
+    ("disk", "memory", "found"),
+    [
+        ([], [], []),
+        ([(NEW, "d")], [(OLD, "m")], ["d", "m"]),
+        ([(OLD, "d")], [(NEW, "m")], ["m", "d"]),
+        # one that was saved after what was kept in memory of the same step
+        ([(NEW, "d")], [(NEW, "m")], ["d", "m"]),
+        # those of the disk stay in the order of their numbers, whatever their times are
+        ([(OLD, "d1"), (NEW, "d0")], [(NEW, "m1"), (OLD, "m0")], ["m1", "d1", "d0", "m0"]),
+    ],
+)
+def test_the_newest_of_memory_and_disk_comes_first(disk: list[Any], memory: list[Any], found: list[str]) -> None:
+    listed = merged([(moment, Path(name)) for moment, name in disk], [(moment, Path(name)) for moment, name in memory])
+    assert listed == [Path(name) for name in found]
+
+
+def on_a_machine_of_its_own(folder: str) -> tuple[Accelerator, Any, Any, Any]:
+    """What a rank trains with that is alone on its machine."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    places = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": rank}
+    os.environ.update({name: str(number) for name, number in places.items()})
+    memory = Path(folder) / f"memory-{rank}"
+    memory.mkdir(exist_ok=True)
+    os.environ["ACCEL_MEMORY_CHECKPOINTS"] = str(memory)
+    project = ProjectConfiguration(Path(folder) / "project", memory_checkpoint_every=3)
+    accelerator = Accelerator(cpu=True, project_config=project)
+    torch.manual_seed(0)
+    model: Any = nn.Linear(4, 1)
+    data: Any = DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=4)
+    return accelerator, *accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), data)
+
+
+def train(folder: str, lacks: int | None = None) -> tuple[Path | None, tuple[str, ...], float]:
+    """Resume, and train for eight steps.
+
+    Returns:
+        What was resumed, the checkpoints of this machine before the first step, and a sum of weights then.
+    """
+    if dist.get_rank() == lacks:
+        for path in Path(folder).glob(f"memory-{lacks}/*"):
+            Filesystem().remove(path)
+    accelerator, model, optimizer, loader = on_a_machine_of_its_own(folder)
+    found = accelerator.resume()
+    assert accelerator.checkpoints.memory is not None
+    own = accelerator.checkpoints.memory.folder
+    there = [path.name for _, path in list_checkpoints(own)]
+    for name in there:
+        assert verify(own / name, read_manifest(own / name)).problems == []
+    weights = sum(parameter.double().sum().item() for parameter in model.parameters())
+    for (inputs,) in loader:
+        accelerator.backward(model(inputs).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        accelerator.checkpoints.memory.wait()
+    accelerator.end_training()
+    return found, tuple(there), weights
+
+
+@pytest.mark.parametrize("lacks", [0, 1, None])
+def test_a_machine_gets_what_it_lacks_from_another(lacks: int | None, world: MakePool, tmp_path: Path) -> None:
+    pool = world(2)
+    assert {there for _, there, _ in pool.run(train, str(tmp_path), None)} == {()}
+    found = pool.run(train, str(tmp_path), lacks)
+    assert {path is not None and path.name for path, _, _ in found} == {"checkpoint_1"}
+    assert [path is not None and path.parts[len(tmp_path.parts)] for path, _, _ in found] == ["memory-0", "memory-1"]
+    assert len({weights for _, _, weights in found}) == 1
+    whole = ("checkpoint_0", "checkpoint_1")
+    assert [there for _, there, _ in found] == [whole if rank != lacks else ("checkpoint_1",) for rank in (0, 1)]
+
+
+def train_without_room(folder: str) -> None:
+    """The second machine lacks the checkpoint, and has no room for it."""
+
+    def refuse(self: Filesystem, *_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == 1:
+            patch.setattr(Filesystem, "write", refuse)
+        train(folder, 1)
+
+
+def test_a_machine_without_room_is_told_on_all(world: MakePool, tmp_path: Path) -> None:
+    pool = world(2)
+    pool.run(train, str(tmp_path), None)
+    with pytest.raises(RankFailure, match="could not be brought from the memory of another machine") as caught:
+        world(2).run(train_without_room, str(tmp_path))
+    assert len(caught.value.errors) == 2
+    assert not list((tmp_path / "memory-1").glob("*/checkpoints/*"))
