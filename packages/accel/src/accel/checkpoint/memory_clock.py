@@ -1,4 +1,4 @@
-"""Decide after which optimizer step a checkpoint in memory is due: all ranks decide the same."""
+"""Choose the optimizer step after which a checkpoint in memory is due, the same on all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure the room for checkpoints in a folder, which may be memory."""
+"""Count the bytes that checkpoints need in a folder, which may be memory, and those that are free."""
 
 from __future__ import annotations
 
