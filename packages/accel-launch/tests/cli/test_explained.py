@@ -24,6 +24,7 @@ GIVEN = {
     "ACCEL_STORE_FD": "(an open socket)",
     "ACCEL_FLIGHT_RECORDER": "(a new folder)",
     "ACCEL_JOBS": "(a new folder)",
+    "ACCEL_MEMORY_CHECKPOINTS": "(a new folder)",
 }
 #: what a shell or an interpreter notes of itself
 OWN = {"LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_"}

@@ -325,3 +325,13 @@ def test_one_that_is_due_while_another_is_written_is_taken_later(
     training.settled()
     assert steps_of(memory)[0] == 2
     assert steps_of(memory)[-1] in (7, 8)
+
+
+def test_no_checkpoint_is_taken_inside_of_local_steps(
+    tmp_path: Path, memory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    training = Training(tmp_path)
+    with training.accelerator.training.local_steps(training.model):
+        training.run(20)
+    assert kept(memory) == []
+    assert [record.getMessage() for record in caplog.records if "inside of LocalSGD" in record.getMessage()]

@@ -75,3 +75,9 @@ def test_a_resume_begins_to_count_anew(every: str) -> None:
     rank = Rank(every, [1.0])
     rank.clock.begin(100)
     assert not rank.clock.asks(100)
+
+
+def test_optimizers_that_begin_anew_are_counted_anew() -> None:
+    rank = Rank("5", [1.0])
+    rank.clock.begin(100)
+    assert [step for step in range(1, 12) if rank.clock.asks(step)] == [6, 7, 8, 9, 10, 11]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 
-from accel_state.environ import FLIGHT_RECORDER, JOBS, STORE_FD, STORE_PORT
+from accel_state.environ import FLIGHT_RECORDER, JOBS, MEMORY_CHECKPOINTS, STORE_FD, STORE_PORT
 
 from accel_launch.cli.options import C10D
 from accel_launch.job.job import Job
 from accel_launch.job.plan import LOOPBACK, ProcessSpec, RendezvousInfo, watched, words_of
+from accel_launch.memory.job_folder import memory_place
 
 #: what stands for a number that the system gives at the start
 FREE = "(a free port)"
@@ -18,6 +19,7 @@ _GIVEN = {
     "MASTER_PORT": FREE,
     STORE_FD: "(an open socket)",
     FLIGHT_RECORDER: "(a new folder)",
+    MEMORY_CHECKPOINTS: "(a new folder)",
     JOBS: "(a new folder)",
 }
 
@@ -60,7 +62,9 @@ def _specs(job: Job) -> list[ProcessSpec]:
         rank = node.rank or 0
         where = address_of(node), interface_towards(node)
         meeting = RendezvousInfo(1, None if rank else 0, 1, *where, rank, rank * job.count, node.count * job.count)
-    return job.processes(watched(job.environ, "", 0), meeting)
+    in_memory = job.place is None and memory_place(job.settings.memory_checkpoint_dir) is not None
+    memory = {MEMORY_CHECKPOINTS: ""} if in_memory else {}
+    return job.processes(watched({**job.environ, **memory}, "", 0), meeting)
 
 
 def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:

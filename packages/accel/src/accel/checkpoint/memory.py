@@ -153,11 +153,12 @@ class MemoryCheckpoints:
             self._trains.add(loader)
         training = self._registry.training
         accumulation = self._registry.components.accumulation
-        if loader not in self._trains or not self._clock.asks(step) or accumulation.waiting or training.local_only:
+        if loader not in self._trains or not self._clock.asks(step) or accumulation.waiting:
             return
-        if training.joining and self._processes.num_processes > 1:
+        if training.local_only or (training.joining and self._processes.num_processes > 1):
             self._consensus.warn_once(
-                "no checkpoints are kept in memory inside of join_uneven_inputs, where processes do not step together"
+                "no checkpoints are kept in memory inside of LocalSGD and of join_uneven_inputs, where each process has"
+                " steps of its own"
             )
             return
         if not self.resumes:

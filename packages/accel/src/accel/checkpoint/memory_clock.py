@@ -35,6 +35,8 @@ class MemoryClock:
 
     def asks(self, step: int) -> bool:
         """Return True if the ranks are to ask each other after this step."""
+        if step < self._began:  # of other optimizers, as after `free_memory`
+            self.begin(step)
         return step >= self._asks
 
     @property
