@@ -7,11 +7,12 @@ from typing import Any
 import accel.preparation
 import pytest
 import torch
-from accel import GradientAccumulationPlugin
+from accel import Accelerator, GradientAccumulationPlugin
 from accel.preparation import Preparer
 from accel.step.clipping import GradientClipping
 from accel.step.training_step import TrainingStep
 from accel_amp import AcceleratedOptimizer, AcceleratedScheduler, LossScaler, WindowScaler
+from accel_checkpoint import save_weights
 from accel_comm.transports.single import Single
 from accel_data import DataLoaderShard
 from accel_parallel import TorchSteps
@@ -342,7 +343,22 @@ def a_step_is_called_overflowed() -> Replacement:
     return LossScaler, {"step": lambda self, optimizer, closure=None: False}
 
 
-# The data.
+# Saving and loading, and the data.
+
+
+@mistake("a save and load round trip changes state 0 step of the optimizer's state")
+def optimizer_state_is_not_restored() -> Replacement:
+    return AcceleratedOptimizer, {"load_state_dict": lambda self, state: None}
+
+
+@mistake("a save and load round trip changes last_epoch of the scheduler's state")
+def schedule_state_is_not_restored() -> Replacement:
+    return AcceleratedScheduler, {"load_state_dict": lambda self, state: None}
+
+
+@mistake("the weights that were saved do not load")
+def buffers_are_not_saved() -> Replacement:
+    return Accelerator, {"save_model": lambda a, m, to: save_weights(dict(a.unwrap_model(m).named_parameters()), to)}
 
 
 @mistake("step 1: loss")

@@ -112,7 +112,7 @@ class Checker(StepWatcher):
         self.largest[what] = max(self.largest[what], difference)
 
     def finish(self) -> None:
-        """Compare the numbers of steps and the settings at the end.
+        """Compare the numbers of steps and the settings at the end, and check the round trip of the recorded run.
 
         Raises:
             Mismatch: They differ.
@@ -127,5 +127,7 @@ class Checker(StepWatcher):
         for recorded, optimizer in zip(first.settings, self.optimizers, strict=True):
             comparison.check_settings(recorded, self.settings(optimizer))
         self.where = ""
+        if first.changed:
+            raise Mismatch(f"a save and load round trip changes {', '.join(first.changed)}")
         if self.made == len(self.skipped):
             raise CannotVerify(f"fp16 skipped all {self.made} steps of the script")

@@ -17,7 +17,8 @@ STEPS = 5
 HELP = """Runs SCRIPT, unchanged, as accel launch would with these options, and then as plain PyTorch: one process on
 the CPU, in float32, with the batches of all processes and no step code of accel. Stops both after some optimizer steps,
 and names the first thing that differs: micro-batches, learning rates, parameters that the optimizer lacks, dtypes,
-losses, gradients, parameters after a step. SCRIPT has to use accel's Accelerator."""
+losses, gradients, parameters after a step, what a save and load round trip changes. SCRIPT has to use accel's
+Accelerator."""
 EPILOG = """\b
 examples:
   accel verify train.py                             what accel launch train.py would start

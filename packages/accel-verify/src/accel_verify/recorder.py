@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 from unittest.mock import patch
@@ -11,10 +13,12 @@ from unittest.mock import patch
 from accel.accelerator import Accelerator
 from accel.data_loader import DataLoaderShard
 from accel.optimizer import AcceleratedOptimizer
+from accel.scheduler import AcceleratedScheduler
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from accel_verify.round_trip import model_changes, state_changes
 from accel_verify.step_record import GRADIENT, RunEnd, StepRecord, write_end, write_step
 from accel_verify.step_watcher import StepWatcher
 
@@ -34,6 +38,7 @@ class Recorder(StepWatcher):
         self._folder, self._rank = folder, rank
         (folder / f"rank-{rank}").mkdir(parents=True)
         self._end = RunEnd()
+        self._round_trips: list[Callable[[], list[str]]] = []
         # the record that is not written yet, and whether the optimizer was called for it
         self._open: list[StepRecord] = []
         self._stepped = False
@@ -42,10 +47,13 @@ class Recorder(StepWatcher):
         """Note an object that an Accelerator has prepared."""
         self._end.precision, self._end.device = accelerator.mixed_precision, accelerator.device.type
         if isinstance(ready, nn.Module):
+            self._round_trips.append(partial(model_changes, accelerator, ready))
             self.models.append(accelerator.unwrap_model(ready))
         elif isinstance(ready, DataLoader):
             self._end.loaders += 1
-        elif isinstance(ready, AcceleratedOptimizer):
+        elif isinstance(ready, AcceleratedOptimizer | AcceleratedScheduler):
+            self._round_trips.append(partial(state_changes, ready, copy.deepcopy(ready.state_dict())))
+        if isinstance(ready, AcceleratedOptimizer):
             self.add_optimizer(ready.optimizer)
             ready.on_step = self.on_step
 
@@ -75,9 +83,14 @@ class Recorder(StepWatcher):
         self._stepped = False
 
     def finish(self) -> None:
-        """Write how the run ended. No rank waits for another."""
+        """Write how the run ended, and on rank 0 what a save and load round trip changes.
+
+        No rank waits for another.
+        """
         self._write()
         self._end.settings = [self.settings(optimizer) for optimizer in self.optimizers]
+        if self._rank == 0 and self._end.steps:
+            self._end.changed = [change for round_trip in self._round_trips for change in round_trip()]
         write_end(self._folder, self._rank, self._end)
 
     def _write(self) -> None:

@@ -56,6 +56,7 @@ class RunEnd:
         device: Type of its device.
         loaders: Number of loaders that were prepared.
         settings: Learning rates and dtypes of each optimizer.
+        changed: What a save and load round trip changes, on rank 0.
     """
 
     steps: int = 0
@@ -63,6 +64,7 @@ class RunEnd:
     device: str = "cpu"
     loaders: int = 0
     settings: list[Settings] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
 
 
 def write_step(folder: Path, rank: int, number: int, record: StepRecord) -> None:
