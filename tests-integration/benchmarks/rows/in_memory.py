@@ -32,6 +32,7 @@ from accel import Accelerator, ProjectConfiguration
 from torch.utils.data import DataLoader, TensorDataset
 folder, every = Path(sys.argv[1]), int(sys.argv[2])
 accelerator = Accelerator(cpu=True, project_config=ProjectConfiguration(folder, automatic_checkpoint_naming=True))
+torch.manual_seed(0)
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.AdamW(model.parameters())
 loader = DataLoader(TensorDataset(torch.randn(400, 64)), batch_size=4)
