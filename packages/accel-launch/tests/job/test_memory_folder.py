@@ -1,5 +1,6 @@
 """The folder for checkpoints in memory: where it is made, who has it, and what is left of it."""
 
+import fcntl
 import json
 import os
 import re
@@ -216,7 +217,7 @@ def test_two_jobs_at_once_in_one_project_leave_each_other_alone(tmp_path: Path, 
 
 def test_folders_of_others_are_no_folders_of_jobs(place: Path) -> None:
     place.mkdir()
-    name = f"accel-memory-{os.getuid()}-1-2-x"
+    name = f"accel-memory-{os.getuid()}-1-2-3-x"
     (place / name).mkdir(mode=0o755)
     (place / f"{name}y").symlink_to(place)
     assert job_folders(place) == []
@@ -245,3 +246,17 @@ def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(
                 assert listed == ["", *on_disk, "checkpoint_4 (memory)", "checkpoint_9 (memory)"]
         ended(JobResult(2))
     assert in_memory_of(project) == []
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_a_launcher_in_another_container_is_judged_by_its_lock(locked: bool, place: Path) -> None:
+    """Containers may share memory, and see no processes of each other."""
+    place.mkdir()
+    folder = place / f"accel-memory-{os.getuid()}-1-2-3-x"
+    folder.mkdir(mode=0o700)
+    descriptor = os.open(folder, os.O_RDONLY)
+    if locked:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    end_dead_folders(place, pytest.fail)
+    assert folder.exists() is locked
+    os.close(descriptor)

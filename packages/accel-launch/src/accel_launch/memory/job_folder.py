@@ -118,16 +118,17 @@ def end_dead_folders(place: Path, say: Callable[[str], None]) -> None:
     """
     for folder in job_folders(place):
         until = time.monotonic() + ENDING_S
-        while _is_dead(folder) and time.monotonic() < until:
+        while (seen := _is_dead(folder)) is not False and time.monotonic() < until:
             lock = _lock(folder)
-            if lock is None:
+            if lock is not None:
+                try:
+                    end_folder(folder, say)
+                finally:
+                    os.close(lock)
+            elif seen is None:
+                break
+            else:  # its orphan killer, or another launcher, is about to end it
                 time.sleep(0.05)
-                continue
-            try:
-                end_folder(folder, say)
-            finally:
-                os.close(lock)
-            break
 
 
 def end_after_launcher(folder: Path) -> None:
@@ -145,7 +146,7 @@ def end_after_launcher(folder: Path) -> None:
 def job_folders(place: Path) -> list[Path]:
     """Return the folders of jobs of this user, of those that run and of others."""
     found = []
-    for path in place.glob(f"{_prefix()}*"):
+    for path in place.glob(f"{_prefix()}*-*-*-*"):
         with suppress(OSError):
             status = path.lstat()
             if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
@@ -157,7 +158,9 @@ def _make(place: Path) -> tuple[Path, int]:
     """Make a folder of this process, and return it with its lock, which other processes see."""
     if place != SHARED_MEMORY:
         place.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-{_start_of(os.getpid())}-", dir=place))
+    folder = Path(
+        tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-{_start_of(os.getpid())}-{_process_space()}-", dir=place)
+    )
     lock = _lock(folder)
     if lock is None:
         raise OSError(errno.EAGAIN, "another process has locked the folder that was just made", str(folder))
@@ -184,10 +187,20 @@ def _prefix() -> str:
     return f"accel-memory-{os.getuid()}-"
 
 
-def _is_dead(folder: Path) -> bool:
-    """Return True if a folder is there, and its launcher is not."""
-    pid, _, rest = folder.name.removeprefix(_prefix()).partition("-")
-    return folder.is_dir() and pid.isdecimal() and _start_of(int(pid)) != rest.partition("-")[0]
+def _is_dead(folder: Path) -> bool | None:
+    """Return whether a folder is there and its launcher is not, or None if only the lock can tell."""
+    pid, start, space, _ = folder.name.removeprefix(_prefix()).split("-", 3)
+    if not folder.is_dir():
+        return False
+    return _start_of(int(pid)) != start if space == _process_space() else None
+
+
+def _process_space() -> str:
+    """Return a number for the processes that this process sees: containers may share memory, and no processes."""
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        return "0"
 
 
 def _start_of(pid: int) -> str:
