@@ -1,0 +1,1 @@
+"""Run a training script with faults, and say whether it recovered correctly."""
