@@ -63,16 +63,12 @@ def _unheard(history: History, raised: list[dict[str, Any]]) -> str | None:
     for fault, cost in zip(raised, costs(history, raised), strict=True):
         own = [attempt for attempt in history.attempts if attempt.name == fault["attempt"] and attempt.steps]
         last = [one for one in raised if one["attempt"] == fault["attempt"]][-1] is fault
-        if (
-            fault["kind"] in ("SIGTERM", "resize")
-            and own
-            and own[0].steps[-1].noted
-            and last
-            and cost["steps_repeated"]
-        ):
+        asked = fault["kind"] in ("SIGTERM", "resize") and last
+        if asked and own and own[0].steps[-1].noted and cost["steps_repeated"]:
             return (
-                f"a save that a signal asks for never came: the script notes SIGTERM, and"
-                f" {cost['steps_repeated']} steps were lost after fault {fault['number']}; ask accelerator.stop_requested() after each step"
+                "a save that a signal asks for never came: the script notes SIGTERM, and"
+                f" {cost['steps_repeated']} steps were lost after fault {fault['number']}; ask"
+                " accelerator.stop_requested() after each step, and call save_and_stop()"
             )
     return None
 
@@ -154,6 +150,12 @@ def _of_samples(reference: History, history: History, attempt: Attempt, number: 
     ends = [start for start in starts if start > number]
     epoch = range(began, ends[0] if ends else len(reference.steps))
     if not ours - reference.samples(epoch):
+        between = {place["phase"] for place in reference.attempts[0].occurrences if place["step"] == number}
+        if number == base == began and "evaluation" in between:
+            return (
+                f"the order of samples was drawn anew: {at} begins an epoch, and the evaluation before it, which draws"
+                " random numbers, was not made again; save after the evaluation, or give its loader a generator"
+            )
         return (
             f"the order of samples was drawn anew: {at} has samples of its epoch in another order; a seed was drawn or"
             " set after the resume, or the position in the epoch was not saved"

@@ -83,23 +83,25 @@ class Fault:
     nth: int = 0
 
 
-def allows(kind: str, occurrence: Occurrence, *, world: int) -> bool:
+def allows(kind: str, occurrence: Occurrence, *, world: int, steps: int) -> bool:
     """Return whether a kind of fault can happen there.
 
     Args:
         kind: The kind.
         occurrence: The place.
         world: Number of processes.
+        steps: Number of steps of the undisturbed run.
     """
     phase = occurrence.phase
+    # nobody waits for a process that is alone, and perhaps nobody after the last step
+    if kind == "SIGSTOP-forever" and (world == 1 or occurrence.step >= steps):
+        return False
     if phase == "loader-worker":
-        return kind in OF_WORKERS and (world > 1 or kind != "SIGSTOP-forever")
+        return kind in OF_WORKERS
     if kind == "worker-killed":
         return occurrence.workers
     if kind == "full-disk":
         return phase in ("save", "rename")
-    if kind == "SIGSTOP-forever":
-        return world > 1  # nobody waits for a process that is alone
     # a job that has no step yet has nothing that a preemption could save
     return kind not in ("SIGTERM", "resize") or phase != "start"
 
@@ -127,13 +129,14 @@ def draw(
         CannotRun: No place allows any of the kinds.
     """
     chance, faults = random.Random(seed), list[Fault]()
+    steps = max((occurrence.step for occurrence in occurrences), default=0)
     for number in range(count):
         place = at[number % len(at)] if at else None
         pairs: dict[str, dict[str, list[Occurrence]]] = {}
         for occurrence in occurrences:
             if place is None or _is_at(occurrence, *place):
                 for kind in kinds:
-                    if allows(kind, occurrence, world=world):
+                    if allows(kind, occurrence, world=world, steps=steps):
                         pairs.setdefault(kind, {}).setdefault(occurrence.phase, []).append(occurrence)
         if not pairs:
             raise CannotRun("accel chaos", [_nowhere(kinds, place, occurrences)])

@@ -17,6 +17,8 @@ from accel_chaos.faults import Fault, read_plan
 
 #: a file of the run: no further fault is raised once it is there
 NO_MORE = "no-more-faults"
+#: seconds that a process waits until the launcher has got the signal of a fault
+ACKNOWLEDGED_S = 5.0
 _REAL_REPLACE = os.replace
 
 
@@ -27,6 +29,11 @@ class ChaosFault(RuntimeError):
 def marker(folder: Path, number: int) -> Path:
     """Return the file that says that a fault was raised."""
     return folder / f"fault-{number}.json"
+
+
+def acknowledgement(folder: Path, number: int) -> Path:
+    """Return the file that says that the launcher was told of a fault."""
+    return folder / f"told-{number}"
 
 
 class Injector:
@@ -88,7 +95,7 @@ class Injector:
         _REAL_REPLACE(aside, marker(self._folder, fault.number))
         kind = fault.kind
         if kind in ("SIGTERM", "resize"):
-            os.kill(os.getppid(), signal.SIGTERM)
+            _wait_for(acknowledgement(self._folder, fault.number))
         elif kind in ("SIGKILL", "worker-killed"):
             os.kill(victim, signal.SIGKILL)
         elif kind in ("SIGSTOP", "SIGSTOP-forever"):
@@ -106,6 +113,13 @@ class Injector:
             self.refuse_full_disk()
         else:
             raise ChaosFault(f"fault {fault.number} of accel chaos: an exception in {phase}, after step {step}")
+
+
+def _wait_for(path: Path) -> None:
+    """Wait until a file is there, for as long as its writer may take."""
+    until = time.monotonic() + ACKNOWLEDGED_S
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def _exhaust_memory() -> NoReturn:

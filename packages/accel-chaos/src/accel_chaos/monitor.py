@@ -85,7 +85,8 @@ class RunMonitor:
 
     def finish(self) -> None:
         """Note the end of the script, and write the final weights on rank 0."""
-        self._log.write("end", states=self._state.states() if self._begun else {})
+        self._look()  # an attempt that had nothing more to do has made no step
+        self._log.write("end", states=self._state.states())
         tensors = self._state.final()
         if self._rank == 0:
             save_object(tensors, self._folder / FINAL, safe_serialization=True)

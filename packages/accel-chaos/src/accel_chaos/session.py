@@ -19,7 +19,7 @@ from accel_launch.cli.options import BY_NAME
 from accel_launch.supervise.process_tree import die_with_parent
 
 from accel_chaos.faults import Fault
-from accel_chaos.injection import NO_MORE, marker
+from accel_chaos.injection import NO_MORE, acknowledgement, marker
 
 RUNNER = "accel_chaos.runner"
 #: restarts of a launcher without a new checkpoint, after which the same command starts again
@@ -130,7 +130,7 @@ class Session:
             code = self._launch(len(run.codes), processes)
             run.codes.append(code)
             fired = run.raised[before:]
-            if fired and fired[-1]["kind"] == "resize" and code != 0:
+            if code != 0 and any(fault["kind"] == "resize" for fault in fired):
                 processes = _other_count(processes, self.command.processes)
                 self.say(f"goes on with {processes} processes")
             # a failure without a fault in this launch comes again; so does a stop that nobody has asked for
@@ -155,23 +155,26 @@ class Session:
             )
             try:
                 while launcher.poll() is None:
-                    self._look()
+                    self._look(launcher)
                     if time.monotonic() > self.deadline:
                         self.run.late = True
                         return 1
                     time.sleep(LOOK_S)
-                self._look()
+                self._look(launcher)
                 return launcher.returncode
             finally:
                 _end(launcher)
 
-    def _look(self) -> None:
-        """Tell of new faults, let stopped processes go on, and stop raising faults in time."""
+    def _look(self, launcher: subprocess.Popen[bytes]) -> None:
+        """Tell of new faults, tell the launcher of those that are its own, let stopped processes go on, and stop raising faults in time."""
         told = {fault["number"] for fault in self.run.raised}
         for fault in self.planned:
             if fault.number not in told and (path := marker(self.run.folder, fault.number)).exists():
                 raised = json.loads(path.read_text(encoding="utf-8"))
                 self.run.raised.append(raised)
+                if raised["kind"] in ("SIGTERM", "resize"):
+                    launcher.terminate()
+                    acknowledgement(self.run.folder, fault.number).touch()
                 self.say(
                     f"fault {raised['number']} of {self.planned[-1].number}: {raised['kind']} on rank"
                     f" {raised['rank']} in {raised['phase']}, after step {raised['step']}"

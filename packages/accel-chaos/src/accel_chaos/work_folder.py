@@ -28,7 +28,7 @@ def make_work_folder(source: Path, work: Path) -> list[str]:
     work.mkdir(parents=True)
     shared = []
     for path in sorted(source.iterdir()):
-        if path.name.startswith("."):
+        if path.name.startswith(".") or work.is_relative_to(path):
             os.symlink(path, work / path.name)
         elif _is_small(path):
             _copy(path, work / path.name)
