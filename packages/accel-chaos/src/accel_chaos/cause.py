@@ -27,10 +27,13 @@ def find_cause(
         lost: Number of samples that were lost.
         repeated: Number of samples that were repeated.
     """
-    if (words := _unheard(history, raised)) is not None:
+    if (words := _unheard(reference, history, raised)) is not None:
         return words
     if not history.ended and (words := _failed(history, raised)) is not None:
         return words
+    for attempt in history.attempts:
+        if (words := _torn(reference, history, attempt)) is not None:
+            return words
     scale = _differing(reference, history, "loss scale")
     same_length = len(reference.steps) == len(history.steps) or _resized(reference, history)
     if history.ended and near and not lost and not repeated and same_length and scale is None:
@@ -39,7 +42,7 @@ def find_cause(
     if first is None:
         if scale is not None:
             return f"the loss scale was forgotten: it differs {scale}; it is not in what is saved and loaded"
-        return _of_length(reference, history) or _of_states(reference, history, history.attempts[-1])
+        return _of_length(reference, history) or _of_states(reference, history.attempts[-1])
     number, what = first
     attempt, step = history.steps[number]
     if attempt is history.attempts[0] and (not raised or step.time < raised[0]["time"]):
@@ -51,24 +54,29 @@ def find_cause(
         return _of_samples(reference, history, attempt, number)
     if what == "learning rates":
         return _of_rates(reference, history, attempt, number)
-    return _of_states(reference, history, attempt) or f"unknown: the losses of step {number} differ first"
+    return _of_states(reference, attempt) or f"unknown: the losses of step {number} differ first"
 
 
 def _resized(reference: History, history: History) -> bool:
     return any(attempt.world != reference.world for attempt in history.attempts)
 
 
-def _unheard(history: History, raised: list[dict[str, Any]]) -> str | None:
+def _unheard(reference: History, history: History, raised: list[dict[str, Any]]) -> str | None:
     """Return words for a preemption that the script notes and does not act on."""
+    starts = _epochs(reference)
     for fault, cost in zip(raised, costs(history, raised), strict=True):
         own = [attempt for attempt in history.attempts if attempt.name == fault["attempt"] and attempt.steps]
         last = [one for one in raised if one["attempt"] == fault["attempt"]][-1] is fault
-        asked = fault["kind"] in ("SIGTERM", "resize") and last
-        if asked and own and own[0].steps[-1].noted and cost["steps_repeated"]:
+        if fault["kind"] not in ("SIGTERM", "resize") or not (last and own and own[0].steps[-1].noted):
+            continue
+        ended = (own[0].base or 0) + len(own[0].steps)
+        # a script may ask at the end of an epoch
+        passed = own[0].ended is not None and any(fault["step"] < start < ended for start in starts)
+        if cost["steps_repeated"] or passed:
+            lost = "it trained on" if passed else f"{cost['steps_repeated']} steps were lost"
             return (
-                "a save that a signal asks for never came: the script notes SIGTERM, and"
-                f" {cost['steps_repeated']} steps were lost after fault {fault['number']}; ask"
-                " accelerator.stop_requested() after each step, and call save_and_stop()"
+                f"a save that a signal asks for never came: the script notes SIGTERM, and {lost} after fault"
+                f" {fault['number']}; ask accelerator.stop_requested() after each step, and call save_and_stop()"
             )
     return None
 
@@ -171,9 +179,8 @@ def _of_rates(reference: History, history: History, attempt: Attempt, number: in
     if rates == reference.steps[number - base][1].rates:
         return f"a scheduler was not registered: it begins anew after the resume; {at}"
     later = [place for place in range(number + 1, len(reference.steps)) if reference.steps[place][1].rates == rates]
-    if later:
-        return f"a scheduler was stepped twice: it is {later[0] - number} steps ahead after the resume; {at}"
-    return f"a scheduler was stepped twice, or was not registered: {at}"
+    ahead = f"it is {later[0] - number} steps ahead" if later else "it stands where the undisturbed run never did"
+    return f"a scheduler was stepped twice: {ahead} after the resume; {at}"
 
 
 def _of_length(reference: History, history: History) -> str | None:
@@ -186,26 +193,30 @@ def _of_length(reference: History, history: History) -> str | None:
     return None
 
 
-def _of_states(reference: History, history: History, attempt: Attempt) -> str | None:
-    """Return words for the first state that differs at the start of an attempt."""
+def _torn(reference: History, history: History, attempt: Attempt) -> str | None:
+    """Return words for an attempt that begins with a state that the job never had."""
     base = attempt.base
     if base is None:
         ranks = [rank[attempt.name].states.get(WEIGHTS) for rank in history.ranks if attempt.name in rank]
         if len(set(ranks)) > len({step.states.get(WEIGHTS) for step in reference.at(0)}):
             return "a save or a load took place on the main process only: the others have other weights"
         return "a checkpoint was committed half: the weights after the resume are those of no step"
-    if base >= len(reference.steps):
+    found = attempt.states.get("optimizer state")
+    places = [place for place, (_, one) in enumerate(reference.steps) if one.states["optimizer state"] == found]
+    if places and places[0] and base not in places:
+        return f"a checkpoint was committed half: weights of step {base}, and an optimizer state of step {places[0]}"
+    return None
+
+
+def _of_states(reference: History, attempt: Attempt) -> str | None:
+    """Return words for the first state that differs at the start of an attempt."""
+    base = attempt.base
+    if base is None or base >= len(reference.steps):
         return _module(reference, attempt)
     expected = reference.steps[base][1].states
     differing = {name for name, value in expected.items() if attempt.states.get(name) != value}
     at = f"after the resume at step {base}"
     if "optimizer state" in differing:
-        found = attempt.states.get("optimizer state")
-        places = [place for place, (_, one) in enumerate(reference.steps) if one.states["optimizer state"] == found]
-        if places and places[0]:
-            return (
-                f"a checkpoint was committed half: weights of step {base}, and an optimizer state of step {places[0]}"
-            )
         return f"the optimizer state was not saved or not loaded: it differs {at}"
     for name in sorted(differing):
         if name.startswith("the module "):

@@ -154,11 +154,14 @@ class RunMonitor:
         self._before, self._saving = None, False
         self._step += 1
 
+    def writing(self) -> None:
+        """Take note that a file of a save is about to be written."""
+        self._injector.refuse_full_disk()
+
     def written(self) -> None:
         """Take note that a file of a save was written."""
         self._saving = True
         self._reach("save")
-        self._injector.refuse_full_disk()
 
     def renaming(self, path: Any, to: Any) -> None:
         """Take note that a file or folder gets its final name."""
@@ -201,6 +204,7 @@ def monitored(monitor: RunMonitor) -> Iterator[None]:
         monitor.passed()
 
     def written(self: Any, *arguments: Any, **named: Any) -> Any:
+        monitor.writing()
         told = write(self, *arguments, **named)
         monitor.written()
         return told
@@ -214,9 +218,10 @@ def monitored(monitor: RunMonitor) -> Iterator[None]:
         monitor.loaded(folder)
         return load(self, folder, *arguments)
 
-    def saves(*arguments: Any, **named: Any) -> Any:
+    def saves(*arguments: Any, **named: Any) -> None:
+        monitor.writing()
+        save(*arguments, **named)
         monitor.written()
-        return save(*arguments, **named)
 
     def moving(move: Callable[..., Any]) -> Callable[..., Any]:
         def moved(path: Any, to: Any, **named: Any) -> Any:

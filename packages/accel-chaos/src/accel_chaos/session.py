@@ -132,7 +132,7 @@ class Session:
             fired = run.raised[before:]
             if code != 0 and any(fault["kind"] == "resize" for fault in fired):
                 processes = _other_count(processes, self.command.processes)
-                self.say(f"goes on with {processes} processes")
+                self.say(f"the same command starts again, with --num_processes {processes}")
             # a failure without a fault in this launch comes again; so does a stop that nobody has asked for
             if code == 0 or run.late or not (fired and self.planned):
                 run.seconds = time.monotonic() - began
@@ -166,7 +166,7 @@ class Session:
                 _end(launcher)
 
     def _look(self, launcher: subprocess.Popen[bytes]) -> None:
-        """Tell of new faults, tell the launcher of those that are its own, let stopped processes go on, and stop raising faults in time."""
+        """Tell of new faults, and the launcher of its own; let stopped processes go on; raise none too late."""
         told = {fault["number"] for fault in self.run.raised}
         for fault in self.planned:
             if fault.number not in told and (path := marker(self.run.folder, fault.number)).exists():

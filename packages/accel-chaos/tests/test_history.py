@@ -1,0 +1,66 @@
+"""The logs of processes tell which steps were committed, and what a fault has cost."""
+
+from pathlib import Path
+from typing import Any
+
+from accel_chaos.history import History, costs
+from accel_chaos.step_log import Step, StepLog, committed, find_base, read_attempts
+
+
+def attempt(folder: Path, number: int, base: int | None, steps: int, *, at: float, ended: bool = False) -> None:
+    """Writes the log of an attempt, whose step k makes weights k + 1 and takes a second."""
+    log = StepLog(folder / "attempts", f"000-{number:03}", 0)
+    first = base or 0
+    log.write("begin", world=1, base=base, states={"weights": str(first)}, streams=False)
+    for step in range(first, first + steps):
+        log.step(Step(at + step - first, [f"sample {step}"], [0.5], [0.1], {"weights": str(step)}, str(step + 1)))
+    if ended:
+        log.write("end", states={"weights": str(first + steps)})
+
+
+def fault(number: int, after: int, time: float, **named: Any) -> dict[str, Any]:
+    about = {"number": number, "kind": "SIGKILL", "phase": "forward", "rank": 0, "step": 0}
+    return {**about, "attempt": f"000-{after:03}", "time": time, **named}
+
+
+def test_steps_that_were_made_again_replace_the_others(tmp_path: Path) -> None:
+    attempt(tmp_path, 0, 0, 7, at=100.0)
+    attempt(tmp_path, 1, 5, 3, at=120.0, ended=True)
+    history = History(tmp_path)
+    assert [step.after for _, step in history.steps] == list("12345678")
+    assert [one.name for one, _ in history.steps] == ["000-000"] * 5 + ["000-001"] * 3
+    assert history.ended
+    assert history.consumed == {f"sample {step}": 1 for step in range(8)}
+
+
+def test_a_fault_costs_the_steps_and_the_seconds_until_the_next(tmp_path: Path) -> None:
+    attempt(tmp_path, 0, 0, 7, at=100.0)
+    attempt(tmp_path, 1, 5, 3, at=120.0, ended=True)
+    told = costs(History(tmp_path), [fault(1, 0, 106.5)])
+    assert (told[0]["seconds_to_next_step"], told[0]["steps_repeated"]) == (13.5, 2)
+
+
+def test_a_fault_that_the_process_outlives_repeats_nothing(tmp_path: Path) -> None:
+    attempt(tmp_path, 0, 0, 8, at=100.0, ended=True)
+    told = costs(History(tmp_path), [fault(1, 0, 103.5, kind="SIGSTOP")])
+    assert (told[0]["seconds_to_next_step"], told[0]["steps_repeated"]) == (0.5, 0)
+
+
+def test_a_fault_without_a_next_step_has_no_time(tmp_path: Path) -> None:
+    attempt(tmp_path, 0, 0, 8, at=100.0)
+    assert costs(History(tmp_path), [fault(1, 0, 107.5)])[0]["seconds_to_next_step"] is None
+
+
+def test_weights_tell_at_which_step_an_attempt_begins(tmp_path: Path) -> None:
+    attempt(tmp_path / "undisturbed", 0, 0, 8, at=100.0, ended=True)
+    attempt(tmp_path / "disturbed", 0, 0, 3, at=200.0)
+    undisturbed, earlier = (read_attempts(tmp_path / run / "attempts") for run in ("undisturbed", "disturbed"))
+    assert [find_base(str(step), undisturbed, earlier) for step in (0, 2, 3, 7, 8)] == [0, 2, 3, 7, 8]
+    assert find_base("none of them", undisturbed, earlier) is None
+
+
+def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
+    attempt(tmp_path, 0, 0, 2, at=100.0)
+    path = tmp_path / "attempts" / "000-000" / "rank-0.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    assert len(committed(read_attempts(tmp_path / "attempts"))) == 1
