@@ -43,6 +43,7 @@ def run_blocks_alone(path: Path) -> int:
         ("guides/saving.md", 3),
         ("reference/checkpoints.md", 1),
         ("guides/preemption.md", 1),
+        ("guides/chaos.md", 1),
         ("guides/launching.md", 1),
         ("guides/troubleshooting.md", 2),
         ("guides/questions.md", 1),

@@ -22,6 +22,7 @@ DONE = (
     "accel-amp",
     "accel-data",
     "accel-verify",
+    "accel-chaos",
     "accel-track",
     "accel-runs",
     "accel-submit",

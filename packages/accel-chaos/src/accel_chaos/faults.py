@@ -94,7 +94,7 @@ def allows(kind: str, occurrence: Occurrence, *, world: int, steps: int) -> bool
     """
     phase = occurrence.phase
     # nobody waits for a process that is alone, and perhaps nobody after the last step
-    if kind == "SIGSTOP-forever" and (world == 1 or occurrence.step >= steps):
+    if kind == "SIGSTOP-forever" and (world == 1 or 0 < steps <= occurrence.step):
         return False
     if phase == "loader-worker":
         return kind in OF_WORKERS

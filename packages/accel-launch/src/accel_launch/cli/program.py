@@ -17,6 +17,7 @@ COMMANDS = {
     "launch": "start a script on one or many processes",
     "test": "check that processes on this machine find each other",
     "verify": "run a script as configured and as plain PyTorch, and name the first thing that differs",
+    "chaos": "run a script with faults, and say whether it recovers correctly",
     "checkpoint": "list and verify checkpoints",
     "estimate-memory": "say how much memory a model takes, to load and to train",
     "runs": "list, show, compare and draw the records of runs",
@@ -30,6 +31,7 @@ COMMANDS = {
 #: those of them that other packages of this project bring, and the extra of package accel that installs each
 EXTRAS = {
     "verify": "verify",
+    "chaos": "chaos",
     "estimate-memory": "big",
     "runs": "track",
     "migrate": "compat",
