@@ -74,6 +74,14 @@ class StatusStore:
         """Return whether the process that serves the store is gone, or found to be gone within some seconds."""
         return self._connection.is_closed(within_s)
 
+    def is_stopped(self) -> bool:
+        """Return whether rank 0, which serves the store, is on this machine and stopped: no request would end."""
+        host, pid = self._who.get(0, ("", 0))
+        try:
+            return host == self.host and _fields(pid)[0] in ("T", "t")
+        except OSError:
+            return False
+
     def post(self, name: str, note: Any) -> None:
         """Write a note, in place of an older note of that name."""
         self._store.set(self._prefix + name, json.dumps(note))
@@ -140,10 +148,9 @@ class StatusStore:
 
 
 def _lives(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/stat")
     try:
         # a process that ends closes its connections before it is a zombie, and is that until its parent has heard of it
-        fields = status.read_text().rpartition(")")[2].split()
+        fields = _fields(pid)
         return fields[0] not in ("Z", "X") and not int(fields[6]) & _EXITING
     except OSError:
         pass
@@ -154,6 +161,11 @@ def _lives(pid: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+def _fields(pid: int) -> list[str]:
+    """Return what the kernel says of a process, from its state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def own_host() -> str:

@@ -69,6 +69,8 @@ class PeerErrors:
 
     def _gone(self, store: StatusStore) -> str:
         """Return a line for each rank of this machine that is gone, and of any machine that has come to its end."""
+        if store.is_stopped():
+            return "\n  rank 0, which serves the store, is stopped"
         try:  # all ranks ask at once: what each asks does not grow with their number
             store.is_gone(CLOSES_S)  # if it soon is, the next line raises
             heartbeat = store.heartbeat()
