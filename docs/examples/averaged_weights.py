@@ -33,7 +33,7 @@ def main() -> None:
     accelerator.register_for_checkpointing(average=average)
     accelerator.resume()
 
-    for epoch in range(arguments.epochs):
+    for epoch in range(loader.iteration, arguments.epochs):
         for batch, wanted in loader:
             loss = nn.functional.mse_loss(model(batch), wanted)
             accelerator.backward(loss)
