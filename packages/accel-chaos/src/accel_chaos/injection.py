@@ -43,11 +43,13 @@ class Injector:
         folder: Folder of the run, with its plan and the marks of faults that were raised.
         attempt: Name of this attempt.
         rank: Rank of this process.
+        world: Number of processes.
         workers: Returns the process ids of loader workers.
     """
 
-    def __init__(self, folder: Path, attempt: str, rank: int, workers: Callable[[], list[int]]) -> None:
-        self._folder, self._attempt, self._rank, self._workers = folder, attempt, rank, workers
+    def __init__(self, folder: Path, attempt: str, rank: int, world: int, workers: Callable[[], list[int]]) -> None:
+        self._folder, self._attempt, self._workers = folder, attempt, workers
+        self._rank, self._world = rank, world
         self._plan = read_plan(folder / "plan.json")
         self.disk_is_full = False
 
@@ -68,7 +70,8 @@ class Injector:
         # the fault before has not ended this attempt, so it has no other start
         missed = fault.phase == "start" and phase == "forward" and step > fault.step + 1
         there = missed or (due and fault.phase == phase)
-        if fault.rank != self._rank or not there or (self._folder / NO_MORE).exists():
+        # there may be fewer processes by now
+        if fault.rank % self._world != self._rank or not there or (self._folder / NO_MORE).exists():
             return
         if fault.kind == "worker-killed" and not self._workers():
             return
@@ -89,7 +92,7 @@ class Injector:
         worker = (self._workers() or [None])[0]
         in_worker = worker is not None and (phase == "loader-worker" or fault.kind == "worker-killed")
         victim = worker if worker is not None and in_worker else os.getpid()
-        told = {"number": fault.number, "kind": fault.kind, "phase": phase, "rank": fault.rank, "step": step}
+        told = {"number": fault.number, "kind": fault.kind, "phase": phase, "rank": self._rank, "step": step}
         about = {"time": time.monotonic(), "attempt": self._attempt, "pid": victim}
         aside.write_text(json.dumps({**told, **about}), encoding="utf-8")
         _REAL_REPLACE(aside, marker(self._folder, fault.number))

@@ -47,7 +47,7 @@ class RunMonitor:
         self._folder, self._undisturbed, self._rank, self._world = folder, undisturbed, rank, world
         self._attempt = attempt
         self._log = StepLog(folder / "attempts", attempt, rank)
-        self._injector = Injector(folder, attempt, rank, self._workers)
+        self._injector = Injector(folder, attempt, rank, world, self._workers)
         self._state = TrainingState()
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._before: dict[str, str] | None = None
