@@ -1,21 +1,24 @@
 """The logs of processes tell which steps were committed, and what a fault has cost."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from accel_chaos.history import History, costs
-from accel_chaos.step_log import Step, StepLog, committed, find_base, read_attempts
+from accel_chaos.history import History, Step, committed, costs, find_base, read_attempts
 
 
 def attempt(folder: Path, number: int, base: int | None, steps: int, *, at: float, ended: bool = False) -> None:
     """Writes the log of an attempt, whose step k makes weights k + 1 and takes a second."""
-    log = StepLog(folder / "attempts", f"000-{number:03}", 0)
     first = base or 0
-    log.write("begin", world=1, base=base, states={"weights": str(first)}, streams=False)
+    lines: list[dict[str, Any]] = [{"event": "begin", "world": 1, "base": base, "states": {"weights": str(first)}}]
     for step in range(first, first + steps):
-        log.step(Step(at + step - first, [f"sample {step}"], [0.5], [0.1], {"weights": str(step)}, str(step + 1)))
-    if ended:
-        log.write("end", states={"weights": str(first + steps)})
+        made = Step(at + step - first, [f"sample {step}"], [0.5], [0.1], {"weights": str(step)}, str(step + 1))
+        lines.append({"event": "step", **asdict(made)})
+    lines += [{"event": "end", "states": {"weights": str(first + steps)}}] if ended else []
+    path = folder / f"000-{number:03}" / "rank-0.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def fault(number: int, after: int, time: float, **named: Any) -> dict[str, Any]:
@@ -27,10 +30,10 @@ def test_steps_that_were_made_again_replace_the_others(tmp_path: Path) -> None:
     attempt(tmp_path, 0, 0, 7, at=100.0)
     attempt(tmp_path, 1, 5, 3, at=120.0, ended=True)
     history = History(tmp_path)
-    assert [step.after for _, step in history.steps] == list("12345678")
-    assert [one.name for one, _ in history.steps] == ["000-000"] * 5 + ["000-001"] * 3
-    assert history.ended
-    assert history.consumed == {f"sample {step}": 1 for step in range(8)}
+    assert [step[0].after for step in history.steps] == list("12345678")
+    assert [one.name for one, _ in committed(history.attempts)] == ["000-000"] * 5 + ["000-001"] * 3
+    assert history.ended == {"weights": "8"}
+    assert history.samples() == {f"sample {step}": 1 for step in range(8)}
 
 
 def test_a_fault_costs_the_steps_and_the_seconds_until_the_next(tmp_path: Path) -> None:
@@ -54,13 +57,13 @@ def test_a_fault_without_a_next_step_has_no_time(tmp_path: Path) -> None:
 def test_weights_tell_at_which_step_an_attempt_begins(tmp_path: Path) -> None:
     attempt(tmp_path / "undisturbed", 0, 0, 8, at=100.0, ended=True)
     attempt(tmp_path / "disturbed", 0, 0, 3, at=200.0)
-    undisturbed, earlier = (read_attempts(tmp_path / run / "attempts") for run in ("undisturbed", "disturbed"))
-    assert [find_base(str(step), undisturbed, earlier) for step in (0, 2, 3, 7, 8)] == [0, 2, 3, 7, 8]
-    assert find_base("none of them", undisturbed, earlier) is None
+    undisturbed, earlier = (read_attempts(tmp_path / run) for run in ("undisturbed", "disturbed"))
+    assert [find_base(str(step), earlier, undisturbed) for step in (0, 2, 3, 7, 8)] == [0, 2, 3, 7, 8]
+    assert find_base("none of them", earlier, undisturbed) is None
 
 
 def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
     attempt(tmp_path, 0, 0, 2, at=100.0)
-    path = tmp_path / "attempts" / "000-000" / "rank-0.jsonl"
+    path = tmp_path / "000-000" / "rank-0.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
-    assert len(committed(read_attempts(tmp_path / "attempts"))) == 1
+    assert len(committed(read_attempts(tmp_path))) == 1

@@ -3,243 +3,188 @@
 from __future__ import annotations
 
 import re
-from itertools import zip_longest
+from itertools import pairwise
 from math import isclose
 from typing import Any
 
-from accel_chaos.history import History, costs
-from accel_chaos.step_log import WEIGHTS, Attempt
+from accel_chaos.history import WEIGHTS, Attempt, History, committed
 
-#: the last line of a traceback, with or without the name of a rank in front
-_ERROR = re.compile(r"^(?:\[\S+\] ?)?\s*((?:\w+\.)*\w*(?:Error|Exception|Mismatch|Exit|Refused)\b.*)$", re.MULTILINE)
+#: the last line of a traceback
+_ERROR = re.compile(r"^(?:\[\S+\] ?)?((?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*)$", re.MULTILINE)
+UNKNOWN = "unknown: nothing that was looked at differs before"
 
 
 def find_cause(
-    reference: History, history: History, raised: list[dict[str, Any]], *, near: bool, lost: int, repeated: int
-) -> str | None:
-    """Return the likely cause of a run that did not recover, or None if nothing is wrong or it is not known.
+    reference: History,
+    history: History,
+    faults: list[dict[str, Any]],
+    raised: list[dict[str, Any]],
+    output: str,
+    *,
+    well: bool,
+    exact: bool,
+) -> str:
+    """Return the likely cause of a run that did not recover, or "" if nothing is wrong.
 
     Args:
         reference: The undisturbed run.
         history: The run with faults.
-        raised: The faults, as their marks tell.
-        near: Whether the final weights are those of the undisturbed run, but for rounding.
-        lost: Number of samples that were lost.
-        repeated: Number of samples that were repeated.
+        faults: The faults, with what each has cost.
+        raised: The same faults, as their marks tell.
+        output: What was printed.
+        well: Whether samples and final weights are those of the undisturbed run.
+        exact: Whether all numbers have to be the same, and not only but for rounding.
     """
-    if (words := _unheard(reference, history, raised)) is not None:
-        return words
-    if not history.ended and (words := _failed(history, raised)) is not None:
-        return words
-    for attempt in history.attempts:
-        if (words := _torn(reference, history, attempt)) is not None:
-            return words
-    scale = _differing(reference, history, "loss scale")
-    same_length = len(reference.steps) == len(history.steps) or _resized(reference, history)
-    if history.ended and near and not lost and not repeated and same_length and scale is None:
-        return None
-    first = _first_difference(reference, history)
-    if first is None:
-        if scale is not None:
-            return f"the loss scale was forgotten: it differs {scale}; it is not in what is saved and loaded"
-        return _of_length(reference, history) or _of_states(reference, history.attempts[-1])
-    number, what = first
-    attempt, step = history.steps[number]
-    if attempt is history.attempts[0] and (not raised or step.time < raised[0]["time"]):
-        return (
-            f"the script is not deterministic: {what} of step {number} differ before the first fault; seed everything"
-            " that draws random numbers (accel.utils.set_seed)"
-        )
-    if what == "samples":
-        return _of_samples(reference, history, attempt, number)
-    if what == "learning rates":
-        return _of_rates(reference, history, attempt, number)
-    return _of_states(reference, attempt) or f"unknown: the losses of step {number} differ first"
-
-
-def _resized(reference: History, history: History) -> bool:
-    return any(attempt.world != reference.world for attempt in history.attempts)
-
-
-def _unheard(reference: History, history: History, raised: list[dict[str, Any]]) -> str | None:
-    """Return words for a preemption that the script notes and does not act on."""
     starts = _epochs(reference)
-    for fault, cost in zip(raised, costs(history, raised), strict=True):
-        own = [attempt for attempt in history.attempts if attempt.name == fault["attempt"] and attempt.steps]
-        last = [one for one in raised if one["attempt"] == fault["attempt"]][-1] is fault
-        if fault["kind"] not in ("SIGTERM", "resize") or not (last and own and own[0].steps[-1].noted):
-            continue
-        ended = (own[0].base or 0) + len(own[0].steps)
-        # a script may ask at the end of an epoch
-        passed = own[0].ended is not None and any(fault["step"] < start < ended for start in starts)
-        if cost["steps_repeated"] or passed:
-            lost = "it trained on" if passed else f"{cost['steps_repeated']} steps were lost"
-            return (
-                f"a save that a signal asks for never came: the script notes SIGTERM, and {lost} after fault"
-                f" {fault['number']}; ask accelerator.stop_requested() after each step, and call save_and_stop()"
-            )
-    return None
-
-
-def _failed(history: History, raised: list[dict[str, Any]]) -> str | None:
-    """Return words for a script that fails when it starts again."""
-    output = (history.folder / "output.txt").read_text(encoding="utf-8", errors="replace")
-    errors = [error for error in _ERROR.findall(output) if "accel chaos" not in error and "ChaosFault" not in error]
-    said = f" ({errors[-1][:200]})" if errors else ""
-    cut = [fault for fault in raised if fault["phase"] in ("save", "rename") or fault["kind"] == "full-disk"]
-    if cut and cut[-1] is raised[-1]:
-        return f"a checkpoint was committed half: a save was cut short, and what it left cannot be loaded{said}"
-    return f"the script fails when it starts again{said}" if raised and said else None
-
-
-def _differing(reference: History, history: History, name: str) -> str | None:
-    """Return where a state differs first, in words, or None."""
+    if words := _unheard(starts, history, faults, raised):
+        return words
+    if history.ended is None:
+        errors = [error for error in _ERROR.findall(output) if "accel_chaos" not in error]
+        said = f": {errors[-1][:200]}" if errors else ""
+        torn = raised and raised[-1]["phase"] in ("save", "rename")
+        if torn and said:
+            return f"a checkpoint was committed half: a save was cut short, and what it left cannot be loaded{said}"
+        return f"the script does not end, without a further fault{said}"
+    scale = _scales(reference) != _scales(history)
+    if well and not scale:
+        return ""
+    for attempt in history.attempts:
+        if words := _torn(reference, history, attempt):
+            return words
+    made = committed(history.attempts)
     for number, (ours, theirs) in enumerate(zip(history.steps, reference.steps, strict=False)):
-        if ours[1].states.get(name) != theirs[1].states.get(name):
-            return f"before step {number}"
-    ends = [run.attempts[-1].ended for run in (reference, history) if run.attempts]
-    if len(ends) == 2 and None not in ends and ends[0].get(name) != ends[1].get(name):  # type: ignore[union-attr]
-        return "at the end"
-    return None
-
-
-def _first_difference(reference: History, history: History) -> tuple[int, str] | None:
-    """Return the first committed step that differs from the undisturbed run, and what differs."""
-    resized = _resized(reference, history)
-    exact = reference.world < 3 and not resized
-    for number in range(min(len(reference.steps), len(history.steps))):
-        ours, theirs = history.at(number), reference.at(number)
+        attempt, step = made[number][0], ours[0]
         if history.samples([number]) != reference.samples([number]):
-            return number, "samples"
-        for one, other in zip_longest(ours, theirs) if not resized else zip(ours, theirs, strict=False):
-            if one is None or other is None:
-                return number, "processes"
-            if one.rates != other.rates:
-                return number, "learning rates"
-            pairs = list(zip(one.losses, other.losses, strict=False))
-            if exact and pairs and any(left != right for left, right in pairs):
-                return number, "losses"
-            if not (exact or resized) and any(not isclose(left, right, rel_tol=1e-2) for left, right in pairs):
-                return number, "losses"
-    return None
+            words = _of_samples(reference, history, starts, attempt, number)
+        elif step.rates != theirs[0].rates:
+            words = _of_rates(reference, attempt, number, step.rates)
+        elif any(
+            one.losses != other.losses if exact else not _near(one.losses, other.losses)
+            for one, other in zip(ours, theirs, strict=False)
+        ):
+            words = _of_states(reference, attempt)
+        else:
+            continue
+        if attempt is history.attempts[0] and (not raised or step.time < raised[0]["time"]):
+            return f"the script is not deterministic: step {number} differs before the first fault; seed what is random"
+        return words
+    more = len(history.steps) - len(reference.steps)
+    if scale:
+        return "the loss scale was forgotten: it is not in what is saved and loaded"
+    if more and not history.resized():
+        name = "counted from 0" if more > 0 else "skipped"
+        return (
+            f"an epoch was {name}: the run made {abs(more)} steps {'more' if more > 0 else 'fewer'} than without faults"
+        )
+    return _of_states(reference, history.attempts[-1])
+
+
+def _near(ours: list[float], theirs: list[float]) -> bool:
+    return all(isclose(one, other, rel_tol=1e-2) for one, other in zip(ours, theirs, strict=False))
 
 
 def _epochs(reference: History) -> list[int]:
     """Return the first step of each epoch of the undisturbed run."""
-    ends = {place["step"] for place in reference.attempts[0].occurrences if place["phase"] == "epoch-end"}
-    return sorted({0} | {step for step in ends if step < len(reference.steps)})
+    return sorted({0} | {one["step"] for one in reference.attempts[0].occurrences if one["phase"] == "epoch-end"})
 
 
-def _of_samples(reference: History, history: History, attempt: Attempt, number: int) -> str:
-    """Return words for a step that has other samples than in the undisturbed run."""
-    base, ours = attempt.base or 0, history.samples([number])
-    if attempt.world != reference.world:
-        return (
-            f"samples were lost or repeated when the number of processes changed from {reference.world} to"
-            f" {attempt.world}: a position that is counted in batches of a process has no meaning for another number;"
-            f" step {number} has other samples"
-        )
-    starts = _epochs(reference)
-    began = max(start for start in starts if start <= number)
-    same = next((place for place in range(len(reference.steps)) if reference.samples([place]) == ours), None)
-    at = f"step {number}, the first after the resume at step {base}," if number == base else f"step {number}"
-    if attempt.streams and (same is None or same < number):
-        return f"a stream was begun anew: {at} has samples from its beginning"
-    if same is not None and same > number:
-        if same in starts:
-            return f"an epoch was skipped: {at} has the samples with which the undisturbed run begins its next epoch"
-        return f"samples were skipped: {at} has those of step {same}"
-    if same is not None and same == began:
-        return f"the sampler was reset: {at} has the samples with which its epoch began"
-    if same == 0:
-        return f"an epoch was counted from 0: {at} has the samples of the first epoch (set_epoch, range(epochs))"
-    if same is not None:
-        return f"the position in the data was not resumed: {at} has those of step {same}"
-    ends = [start for start in starts if start > number]
-    epoch = range(began, ends[0] if ends else len(reference.steps))
-    if not ours - reference.samples(epoch):
-        between = {place["phase"] for place in reference.attempts[0].occurrences if place["step"] == number}
-        if number == base == began and "evaluation" in between:
+def _scales(history: History) -> list[str | None]:
+    """Return the states of the loss scale, if there are any."""
+    return [*(step[0].states.get("the loss scale") for step in history.steps)]
+
+
+def _unheard(starts: list[int], history: History, faults: list[dict[str, Any]], raised: list[dict[str, Any]]) -> str:
+    """Return words for a preemption that the script notes and does not act on."""
+    attempts = {attempt.name: attempt for attempt in history.attempts if attempt.steps}
+    last = {fault["attempt"]: fault["number"] for fault in raised}
+    for fault, told in zip(raised, faults, strict=True):
+        own = attempts.get(fault["attempt"])
+        if fault["kind"] not in ("SIGTERM", "resize") or own is None or last[own.name] != fault["number"]:
+            continue
+        # a script may ask at the end of an epoch
+        made = (own.base or 0) + len(own.steps)
+        passed = own.ended is not None and any(fault["step"] < start < made for start in starts)
+        if own.steps[-1].noted and (passed or told["steps_repeated"]):
             return (
-                f"the order of samples was drawn anew: {at} begins an epoch, and the evaluation before it, which draws"
-                " random numbers, was not made again; save after the evaluation, or give its loader a generator"
+                f"a save that a signal asks for never came: the script notes SIGTERM, and lost steps or went on after"
+                f" fault {fault['number']}; ask accelerator.stop_requested() after each step, and call save_and_stop()"
             )
-        return (
-            f"the order of samples was drawn anew: {at} has samples of its epoch in another order; a seed was drawn or"
-            " set after the resume, or the position in the epoch was not saved"
-        )
-    return f"unknown: {at} has other samples"
+    return ""
 
 
-def _of_rates(reference: History, history: History, attempt: Attempt, number: int) -> str:
-    """Return words for a step that has another learning rate than in the undisturbed run."""
-    base, rates = attempt.base or 0, history.steps[number][1].rates
-    expected = reference.steps[number][1].rates
-    at = f"the learning rate of step {number} is {rates[0]:g}, and {expected[0]:g} without faults"
-    if rates == reference.steps[number - base][1].rates:
-        return f"a scheduler was not registered: it begins anew after the resume; {at}"
-    later = [place for place in range(number + 1, len(reference.steps)) if reference.steps[place][1].rates == rates]
-    ahead = f"it is {later[0] - number} steps ahead" if later else "it stands where the undisturbed run never did"
-    return f"a scheduler was stepped twice: {ahead} after the resume; {at}"
-
-
-def _of_length(reference: History, history: History) -> str | None:
-    """Return words for a run that has more steps, or fewer, than the undisturbed run."""
-    more = len(history.steps) - len(reference.steps)
-    if more > 0:
-        return f"an epoch was counted from 0: the run made {more} steps more than the undisturbed run"
-    if more < 0 and history.ended:
-        return f"an epoch was skipped: the run made {-more} steps fewer than the undisturbed run"
-    return None
-
-
-def _torn(reference: History, history: History, attempt: Attempt) -> str | None:
+def _torn(reference: History, history: History, attempt: Attempt) -> str:
     """Return words for an attempt that begins with a state that the job never had."""
-    base = attempt.base
-    if base is None:
-        ranks = [rank[attempt.name].states.get(WEIGHTS) for rank in history.ranks if attempt.name in rank]
-        if len(set(ranks)) > len({step.states.get(WEIGHTS) for step in reference.at(0)}):
-            return "a save or a load took place on the main process only: the others have other weights"
+    if attempt.base is None:
+        ranks = {rank[attempt.name].states[WEIGHTS] for rank in history.ranks if attempt.name in rank}
+        if len(ranks) > 1:
+            return "a save or a load took place on the main process only: other processes have other weights"
         return "a checkpoint was committed half: the weights after the resume are those of no step"
-    found = attempt.states.get("optimizer state")
-    places = [place for place, (_, one) in enumerate(reference.steps) if one.states["optimizer state"] == found]
-    if places and places[0] and base not in places:
-        return f"a checkpoint was committed half: weights of step {base}, and an optimizer state of step {places[0]}"
-    return None
+    name = "optimizer state"
+    places = [place for place, one in enumerate(reference.steps) if one[0].states[name] == attempt.states[name]]
+    if places and places[0] and attempt.base not in places:
+        return f"a checkpoint was committed half: weights of step {attempt.base}, and an {name} of step {places[0]}"
+    return ""
 
 
-def _of_states(reference: History, attempt: Attempt) -> str | None:
-    """Return words for the first state that differs at the start of an attempt."""
-    base = attempt.base
-    if base is None or base >= len(reference.steps):
-        return _module(reference, attempt)
-    expected = reference.steps[base][1].states
-    differing = {name for name, value in expected.items() if attempt.states.get(name) != value}
-    at = f"after the resume at step {base}"
-    if "optimizer state" in differing:
-        return f"the optimizer state was not saved or not loaded: it differs {at}"
-    for name in sorted(differing):
-        if name.startswith("the module "):
-            return f"{name} was not saved: it differs {at}; register it (accelerator.register_for_checkpointing)"
-        if name.startswith("the scheduler "):
-            return f"{name} was not registered or was stepped twice: it differs {at}"
-    for name, words in (
-        ("buffers", "the buffers of the model were not saved"),
-        ("loss scale", "the loss scale was forgotten"),
-    ):
-        if name in differing:
-            return f"{words}: they differ {at}" if name == "buffers" else f"{words}: it differs {at}"
-    drawn = [name for name in sorted(differing) if name.startswith("random numbers")]
-    if drawn:
-        return (
-            f"{' and '.join(drawn)} differ {at}: a number or a seed was drawn after the resume, or they were not saved"
+def _of_samples(reference: History, history: History, starts: list[int], attempt: Attempt, number: int) -> str:
+    """Return words for a step that has other samples than in the undisturbed run."""
+    ours = history.samples([number])
+    same = next((place for place in range(len(reference.steps)) if reference.samples([place]) == ours), None)
+    began = max(start for start in starts if start <= number)
+    following = next((second for first, second in pairwise([*starts, len(reference.steps)]) if first == began), number)
+    alike = not ours - reference.samples(range(began, following))
+    evaluated = any(one["phase"] == "evaluation" and one["step"] == number for one in reference.attempts[0].occurrences)
+    words = next(
+        words
+        for holds, words in (
+            (
+                history.resized(),
+                "samples were lost or repeated when the number of processes changed: a position that is counted in"
+                " batches of a process has no meaning for another number",
+            ),
+            (attempt.streams and (same or 0) < number, "a stream was begun anew, or was not put where it was"),
+            (same in starts and (same or 0) > number, "an epoch was skipped"),
+            ((same or 0) > number, f"samples were skipped: these are those of step {same}"),
+            (same == began, "the sampler was reset: these are the samples with which the epoch began"),
+            (same == 0, "an epoch was counted from 0: these are the samples of the first (set_epoch, range(epochs))"),
+            (same is not None, f"the position in the data was not resumed: these are the samples of step {same}"),
+            (
+                alike and number == began and evaluated,
+                "the order of samples was drawn anew: the evaluation before this epoch draws random numbers, and was not"
+                " made again; save after the evaluation, or give its loader a generator",
+            ),
+            (
+                alike,
+                "the order of samples was drawn anew: a seed was drawn or set after the resume, or the position was"
+                " not saved",
+            ),
+            (True, "unknown: the samples are others"),
         )
-    return None
+        if holds
+    )
+    return f"{words}; step {number} is the first that differs"
 
 
-def _module(reference: History, attempt: Attempt) -> str | None:
-    ended = reference.attempts[-1].ended or {}
-    names = [
-        name for name, value in ended.items() if name.startswith("the module ") and attempt.states.get(name) != value
-    ]
-    return f"{names[0]} was not saved: it differs at the end" if names else None
+def _of_rates(reference: History, attempt: Attempt, number: int, rates: list[float]) -> str:
+    """Return words for a step that has another learning rate than in the undisturbed run."""
+    known = [step[0].rates for step in reference.steps]
+    anew = rates == known[number - (attempt.base or 0)]
+    words = "was not registered: it begins anew after the resume" if anew else "was stepped twice after the resume"
+    off = f"the learning rate of step {number} is {rates[0]:g}, and {known[number][0]:g} without faults"
+    return f"a scheduler {words}; {off}"
+
+
+def _of_states(reference: History, attempt: Attempt) -> str:
+    """Return words for the first state that differs at the start of an attempt."""
+    ends = (reference.ended or {}, attempt.ended or {})
+    within = attempt.base is not None and attempt.base < len(reference.steps)
+    expected, found = (reference.steps[attempt.base or 0][0].states, attempt.states) if within else ends
+    differing = [name for name, value in expected.items() if found.get(name) != value]
+    drawn = [name for name in differing if name.startswith("random numbers")]
+    saved = [name for name in differing if name not in (*drawn, WEIGHTS)]
+    at = f"differ after the resume at step {attempt.base}"
+    if saved:
+        return f"not saved or not loaded: {', '.join(saved)} {at}; prepare it, or register_for_checkpointing"
+    if drawn:
+        return f"{' and '.join(drawn)} {at}: a number or a seed was drawn after the resume, or they were not saved"
+    return UNKNOWN

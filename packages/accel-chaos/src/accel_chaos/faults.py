@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from accel_state.errors import CannotRun
 
@@ -16,7 +14,7 @@ KINDS = {
     "SIGSTOP": "the process is stopped, and goes on after some seconds",
     "SIGSTOP-forever": "the process is stopped for ever",
     "SIGTERM": "the job is asked to stop, as before a preemption, and the same command starts again",
-    "segfault": "the process reads memory that it does not have",
+    "segfault": "the process ends by a fault of native code",
     "out-of-memory": "the process meets a limit of memory",
     "full-disk": "the disk refuses to write, from a save on",
     "worker-killed": "a loader worker is killed",
@@ -35,10 +33,9 @@ PHASES = {
     "loader-worker": "while the process waits for a loader worker, which has the fault",
     "epoch-end": "at the end of an epoch",
 }
-#: kinds after which the process goes on
-SURVIVED = ("SIGSTOP",)
-#: kinds that a loader worker may have
-OF_WORKERS = ("worker-killed", "SIGKILL", "SIGSTOP", "SIGSTOP-forever", "segfault", "out-of-memory")
+#: the kinds that a loader worker may have, and those that ask the launcher to stop
+OF_WORKERS = ("worker-killed", "SIGKILL", "SIGSTOP", "SIGSTOP-forever", "segfault")
+PREEMPTIONS = ("SIGTERM", "resize")
 #: what the option --at names a step by, in any phase
 STEP = "step"
 
@@ -61,6 +58,24 @@ class Occurrence:
     nth: int = 0
     workers: bool = False
 
+    def allows(self, kind: str, *, world: int, steps: int) -> bool:
+        """Return whether a kind of fault can happen there.
+
+        Args:
+            kind: The kind.
+            world: Number of processes.
+            steps: Number of steps of the undisturbed run.
+        """
+        # nobody waits for a process that is alone, and perhaps nobody after the last step
+        if kind == "SIGSTOP-forever" and (world == 1 or 0 < steps <= self.step):
+            return False
+        if self.phase == "loader-worker":
+            return kind in OF_WORKERS
+        if kind in ("worker-killed", "full-disk"):
+            return self.workers if kind == "worker-killed" else self.phase in ("save", "rename")
+        # a job that has no step yet has nothing that a preemption could save
+        return kind not in PREEMPTIONS or self.phase != "start"
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -81,29 +96,6 @@ class Fault:
     rank: int
     step: int
     nth: int = 0
-
-
-def allows(kind: str, occurrence: Occurrence, *, world: int, steps: int) -> bool:
-    """Return whether a kind of fault can happen there.
-
-    Args:
-        kind: The kind.
-        occurrence: The place.
-        world: Number of processes.
-        steps: Number of steps of the undisturbed run.
-    """
-    phase = occurrence.phase
-    # nobody waits for a process that is alone, and perhaps nobody after the last step
-    if kind == "SIGSTOP-forever" and (world == 1 or 0 < steps <= occurrence.step):
-        return False
-    if phase == "loader-worker":
-        return kind in OF_WORKERS
-    if kind == "worker-killed":
-        return occurrence.workers
-    if kind == "full-disk":
-        return phase in ("save", "rename")
-    # a job that has no step yet has nothing that a preemption could save
-    return kind not in ("SIGTERM", "resize") or phase != "start"
 
 
 def draw(
@@ -128,54 +120,27 @@ def draw(
     Raises:
         CannotRun: No place allows any of the kinds.
     """
-    chance, faults = random.Random(seed), list[Fault]()
-    steps = max((occurrence.step for occurrence in occurrences), default=0)
+    chance, drawn = random.Random(seed), list[tuple[int, str, Occurrence]]()
+    steps = max((one.step for one in occurrences), default=0)
     for number in range(count):
-        place = at[number % len(at)] if at else None
-        pairs: dict[str, dict[str, list[Occurrence]]] = {}
-        for occurrence in occurrences:
-            if place is None or _is_at(occurrence, *place):
-                for kind in kinds:
-                    if allows(kind, occurrence, world=world, steps=steps):
-                        pairs.setdefault(kind, {}).setdefault(occurrence.phase, []).append(occurrence)
-        if not pairs:
-            raise CannotRun("accel chaos", [_nowhere(kinds, place, occurrences)])
-        kind = chance.choice(sorted(pairs))
-        found = chance.choice(pairs[kind][chance.choice(sorted(pairs[kind]))])
-        # a start comes after any step
-        step = chance.choice(occurrences).step if found.phase == "start" and place is None else found.step
-        faults.append(Fault(0, kind, found.phase, found.rank, step, found.nth))
-    faults.sort(key=lambda fault: fault.step)
-    for number, fault in enumerate(faults):
-        # a process that goes on does not start again
-        if fault.phase == "start" and number and faults[number - 1].kind in SURVIVED:
-            fault = Fault(0, fault.kind, "forward", fault.rank, fault.step)
-        faults[number] = Fault(number + 1, fault.kind, fault.phase, fault.rank, fault.step, fault.nth)
-    return faults
-
-
-def _is_at(occurrence: Occurrence, phase: str, step: int | None) -> bool:
-    return phase in (STEP, occurrence.phase) and step in (None, occurrence.step)
-
-
-def _nowhere(kinds: Sequence[str], place: tuple[str, int | None] | None, occurrences: Sequence[Occurrence]) -> str:
-    there = [phase for phase in PHASES if any(phase == occurrence.phase for occurrence in occurrences)]
-    where = "" if place is None else f" at {place[0]}" + ("" if place[1] is None else f":{place[1]}")
-    last = max((occurrence.step for occurrence in occurrences), default=0)
-    return (
-        f"no fault of kind {', '.join(kinds)} can happen{where}: the undisturbed run had the phases"
-        f" {', '.join(there)}, at the steps 0 to {last}; choose others (--kinds, --at)"
-    )
-
-
-def write_plan(path: Path, faults: Sequence[Fault]) -> None:
-    """Write the faults of a run for its processes."""
-    path.write_text(json.dumps([asdict(fault) for fault in faults]), encoding="utf-8")
-
-
-def read_plan(path: Path) -> list[Fault]:
-    """Return the faults of a run, or none if there is no plan."""
-    if not path.exists():
-        return []
-    planned: list[Mapping[str, object]] = json.loads(path.read_text(encoding="utf-8"))
-    return [Fault(**fault) for fault in planned]  # type: ignore[arg-type] # as written
+        phase, step = at[number % len(at)] if at else (STEP, None)
+        there = [one for one in occurrences if phase in (STEP, one.phase) and step in (None, one.step)]
+        # each kind is as likely as the others, and so is each phase
+        chosen = dict[str, dict[str, list[Occurrence]]]()
+        for one in there:
+            for kind in kinds:
+                if one.allows(kind, world=world, steps=steps):
+                    chosen.setdefault(kind, {}).setdefault(one.phase, []).append(one)
+        if not chosen:
+            where = "" if not at else f" at {phase}" + ("" if step is None else f":{step}")
+            had = ", ".join(sorted({one.phase for one in occurrences}))
+            words = (
+                f"the undisturbed run had the phases {had}, at the steps 0 to {steps}; choose others (--kinds, --at)"
+            )
+            raise CannotRun("accel chaos", [f"no fault of kind {', '.join(kinds)} can happen{where}: {words}"])
+        kind = chance.choice(sorted(chosen))
+        found = chance.choice(chosen[kind][chance.choice(sorted(chosen[kind]))])
+        # a start may come after any step
+        drawn.append((chance.choice(there).step if found.phase == "start" else found.step, kind, found))
+    ordered = sorted(drawn, key=lambda fault: fault[0])
+    return [Fault(n, kind, one.phase, one.rank, step, one.nth) for n, (step, kind, one) in enumerate(ordered, 1)]

@@ -1,15 +1,121 @@
-"""Read a run as its processes have logged it: the history that was committed, and what each fault cost."""
+"""Read what the processes of a run have logged: the history that was committed, and what each fault cost."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from accel_chaos.step_log import Attempt, Step, committed, read_attempts
+#: the weights of models among the states of a step
+WEIGHTS = "weights"
+
+
+@dataclass
+class Step:
+    """An optimizer step of a process.
+
+    Args:
+        time: When it was over.
+        samples: A digest of each sample that models were trained on.
+        losses: The losses that were differentiated.
+        rates: The learning rates that the optimizer used.
+        states: A digest of each state before the step, by the name of the state.
+        after: A digest of the weights after the step.
+        noted: True if the script notes SIGTERM by a handler.
+
+    Units:
+        Seconds of the monotonic clock.
+    """
+
+    time: float
+    samples: list[str]
+    losses: list[float]
+    rates: list[float]
+    states: dict[str, str]
+    after: str
+    noted: bool = False
+
+
+@dataclass
+class Attempt:
+    """What a process did between a start and its end.
+
+    Args:
+        name: Name of the attempt, which sorts by time.
+        world: Number of processes.
+        base: Number of steps that the job had made, as far as the weights tell; None if the weights are new.
+        states: A digest of each state at the first step.
+        streams: True if a prepared loader reads a stream.
+        steps: The steps.
+        ended: The states at the end of the script, or None if the process did not reach it.
+        occurrences: The phases that the process entered.
+    """
+
+    name: str
+    world: int
+    base: int | None
+    states: dict[str, str]
+    streams: bool = False
+    steps: list[Step] = field(default_factory=list)
+    ended: dict[str, str] | None = None
+    occurrences: list[dict[str, Any]] = field(default_factory=list)
+
+
+def read_attempts(folder: Path, rank: int = 0) -> list[Attempt]:
+    """Return the attempts of a rank that came to a step, in order.
+
+    Args:
+        folder: Folder of the run.
+        rank: The rank.
+    """
+    attempts = []
+    for path in sorted(folder.glob(f"*/rank-{rank}.jsonl")):
+        lines = []
+        with suppress(ValueError):  # the process was killed in its last line
+            for text in path.read_text().splitlines():
+                lines.append(json.loads(text))
+        told: dict[str, list[dict[str, Any]]] = {"begin": [], "step": [], "end": [], "occurrence": []}
+        for line in lines:
+            told[line.pop("event")].append(line)
+        for begin in told["begin"]:
+            ended = told["end"][0]["states"] if told["end"] else None
+            steps = [Step(**line) for line in told["step"]]
+            attempts.append(
+                Attempt(path.parent.name, **begin, steps=steps, ended=ended, occurrences=told["occurrence"])
+            )
+    return attempts
+
+
+def committed(attempts: Iterable[Attempt]) -> list[tuple[Attempt, int]]:
+    """Return the steps of the history that was committed in the end, each as its attempt and its index there.
+
+    Later attempts replace the steps that they repeat.
+    """
+    history: list[tuple[Attempt, int]] = []
+    for attempt in attempts:
+        del history[len(history) if attempt.base is None else attempt.base :]
+        history += [(attempt, index) for index in range(len(attempt.steps))]
+    return history
+
+
+def find_base(weights: str, *runs: list[Attempt]) -> int | None:
+    """Return after how many steps the job had such weights, or None if it never had.
+
+    Args:
+        weights: Digest of the weights at the start of an attempt.
+        runs: The attempts of several runs, in which to look in turn.
+    """
+    for run in runs:
+        after = [attempt.steps[index].after for attempt, index in committed(run)]
+        known = [*(attempt.states[WEIGHTS] for attempt in run[:1]), *after]
+        if weights in known:
+            return len(known) - 1 - known[::-1].index(weights)
+    return None
 
 
 @dataclass
@@ -21,47 +127,45 @@ class History:
     """
 
     folder: Path
-    attempts: list[Attempt] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.attempts = read_attempts(self.folder / "attempts")
-
-    @cached_property
-    def steps(self) -> list[tuple[Attempt, Step]]:
-        """The steps of rank 0 that were committed in the end, each with its attempt."""
-        return committed(self.attempts)
-
-    @property
-    def ended(self) -> bool:
-        """True if the script has come to its end."""
-        return bool(self.attempts) and self.attempts[-1].ended is not None
-
-    @property
-    def world(self) -> int:
-        """The largest number of processes."""
-        return max((attempt.world for attempt in self.attempts), default=0)
 
     @cached_property
     def ranks(self) -> list[dict[str, Attempt]]:
         """The attempts of each rank, by their names."""
-        found = [read_attempts(self.folder / "attempts", rank) for rank in range(self.world)]
-        return [{attempt.name: attempt for attempt in attempts} for attempts in found]
-
-    def at(self, number: int) -> list[Step]:
-        """Return a committed step as each of its ranks has made it."""
-        attempt, step = self.steps[number]
-        index = next(place for place, made in enumerate(attempt.steps) if made is step)
-        own = [rank[attempt.name].steps for rank in self.ranks[: attempt.world] if attempt.name in rank]
-        return [steps[index] for steps in own if index < len(steps)]
-
-    def samples(self, numbers: Iterable[int]) -> Counter[str]:
-        """Return how often each sample was trained on in committed steps, over all ranks."""
-        return Counter(sample for number in numbers for step in self.at(number) for sample in step.samples)
+        ranks: list[dict[str, Attempt]] = []
+        while attempts := read_attempts(self.folder, len(ranks)):
+            ranks.append({attempt.name: attempt for attempt in attempts})
+        return ranks
 
     @cached_property
-    def consumed(self) -> Counter[str]:
-        """How often each sample was trained on in the committed history."""
-        return self.samples(range(len(self.steps)))
+    def attempts(self) -> list[Attempt]:
+        """The attempts of rank 0."""
+        return list(self.ranks[0].values()) if self.ranks else []
+
+    @cached_property
+    def steps(self) -> list[list[Step]]:
+        """The steps that were committed in the end, each as all of its ranks have made it."""
+        return [
+            [rank[attempt.name].steps[index] for rank in self.ranks if len(_steps(rank, attempt)) > index]
+            for attempt, index in committed(self.attempts)
+        ]
+
+    @property
+    def ended(self) -> dict[str, str] | None:
+        """The states at the end of the script, or None if it was not reached."""
+        return self.attempts[-1].ended if self.attempts else None
+
+    def resized(self) -> bool:
+        """Return whether the number of processes has changed."""
+        return len({attempt.world for attempt in self.attempts}) > 1
+
+    def samples(self, numbers: Iterable[int] | None = None) -> Counter[str]:
+        """Return how often each sample was trained on in some committed steps, or in all."""
+        chosen = range(len(self.steps)) if numbers is None else numbers
+        return Counter(sample for number in chosen for step in self.steps[number] for sample in step.samples)
+
+
+def _steps(rank: dict[str, Attempt], attempt: Attempt) -> list[Step]:
+    return rank[attempt.name].steps if attempt.name in rank else []
 
 
 def costs(history: History, raised: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -73,23 +177,17 @@ def costs(history: History, raised: list[dict[str, Any]]) -> list[dict[str, Any]
     """
     told = []
     for fault in raised:
-        place = {name: fault[name] for name in ("number", "kind", "phase", "step", "rank")}
-        after = [attempt for attempt in history.attempts if attempt.name > fault["attempt"]]
-        own = [attempt for attempt in history.attempts if attempt.name == fault["attempt"]]
-        # the attempt goes on if the fault has not ended it: the steps of the rank that had it tell
-        rank = history.ranks[fault["rank"]] if fault["rank"] < history.world else {}
-        stayed = [rank[attempt.name] for attempt in own if attempt.name in rank]
-        later = [step.time for attempt in [*stayed, *after] for step in attempt.steps if step.time > fault["time"]]
-        if later and after and fault["kind"] != "SIGSTOP":
-            later = [step.time for attempt in after for step in attempt.steps]
+        until = [attempt for attempt in history.attempts if attempt.name <= fault["attempt"]]
+        after = history.attempts[len(until) :]
+        # an attempt is ended by its last fault, unless it has no successor
+        ended = after and [one for one in raised if one["attempt"] == fault["attempt"]][-1] is fault
+        own = until[-1:] if until and until[-1].name == fault["attempt"] else []
+        steps = [step for attempt in (after if ended else own + after) for step in attempt.steps]
+        later = [step.time - fault["time"] for step in steps if step.time > fault["time"]]
         repeated: int | None = 0
-        if own and after:
-            made = len(committed(history.attempts[: history.attempts.index(own[0]) + 1]))
-            repeated = None if after[0].base is None else max(0, made - after[0].base)
-            others = [one for one in raised if one["attempt"] == fault["attempt"]]
-            if others[-1] is not fault:  # a later fault has ended the attempt
-                repeated = 0
-                later = later or []
-        seconds = round(min(later) - fault["time"], 2) if later else None
+        if ended and own:
+            repeated = None if after[0].base is None else max(0, len(committed(until)) - after[0].base)
+        place = {name: fault[name] for name in ("number", "kind", "phase", "rank", "step")}
+        seconds = round(min(later), 2) if later else None
         told.append({**place, "seconds_to_next_step": seconds, "steps_repeated": repeated})
     return told
