@@ -150,8 +150,8 @@ def _of_samples(reference: History, history: History, starts: list[int], attempt
             (same is not None, f"the position in the data was not resumed: these are the samples of step {same}"),
             (
                 alike and number == began and evaluated,
-                "the order of samples was drawn anew: the evaluation before this epoch draws random numbers, and was not"
-                " made again; save after the evaluation, or give its loader a generator",
+                "the order of samples was drawn anew: the evaluation before this epoch draws random numbers, and was"
+                " not made again; save after the evaluation, or give its loader a generator",
             ),
             (
                 alike,

@@ -130,9 +130,7 @@ def run(
     deadline = time.monotonic() + budget
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="accel-chaos-", ignore_cleanup_errors=True) as name:
-        say(
-            f"an undisturbed run and a run with {count} faults; {world} processes, seed {seed}, at most {budget} s (--budget)"
-        )
+        say(f"an undisturbed run and a run with {count} faults; {world} processes, seed {seed}, at most {budget} s")
         undisturbed = _prepare(options, world, Path(name).resolve(), in_place=in_place)
         undisturbed.finish(deadline)
         from accel_chaos.history import History

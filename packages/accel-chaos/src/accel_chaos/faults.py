@@ -125,22 +125,21 @@ def draw(
     for number in range(count):
         phase, step = at[number % len(at)] if at else (STEP, None)
         there = [one for one in occurrences if phase in (STEP, one.phase) and step in (None, one.step)]
+        able = {kind: [one for one in there if one.allows(kind, world=world, steps=steps)] for kind in kinds}
         # each kind is as likely as the others, and so is each phase
-        chosen = dict[str, dict[str, list[Occurrence]]]()
-        for one in there:
-            for kind in kinds:
-                if one.allows(kind, world=world, steps=steps):
-                    chosen.setdefault(kind, {}).setdefault(one.phase, []).append(one)
-        if not chosen:
-            where = "" if not at else f" at {phase}" + ("" if step is None else f":{step}")
+        possible = [kind for kind in kinds if able[kind]]
+        if not possible:
             had = ", ".join(sorted({one.phase for one in occurrences}))
             words = (
                 f"the undisturbed run had the phases {had}, at the steps 0 to {steps}; choose others (--kinds, --at)"
             )
-            raise CannotRun("accel chaos", [f"no fault of kind {', '.join(kinds)} can happen{where}: {words}"])
-        kind = chance.choice(sorted(chosen))
-        found = chance.choice(chosen[kind][chance.choice(sorted(chosen[kind]))])
+            raise CannotRun(
+                "accel chaos", [f"no fault of kind {', '.join(kinds)} can happen at {phase}:{step}: {words}"]
+            )
+        kind = chance.choice(possible)
+        phase = chance.choice(sorted({one.phase for one in able[kind]}))
+        found = chance.choice([one for one in able[kind] if one.phase == phase])
         # a start may come after any step
-        drawn.append((chance.choice(there).step if found.phase == "start" else found.step, kind, found))
+        drawn.append((chance.choice(there).step if phase == "start" else found.step, kind, found))
     ordered = sorted(drawn, key=lambda fault: fault[0])
     return [Fault(n, kind, one.phase, one.rank, step, one.nth) for n, (step, kind, one) in enumerate(ordered, 1)]

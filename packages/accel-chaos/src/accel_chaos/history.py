@@ -43,7 +43,7 @@ class Step:
 
 @dataclass
 class Attempt:
-    """What a process did between a start and its end.
+    """The steps of a process between a start and its end.
 
     Args:
         name: Name of the attempt, which sorts by time.

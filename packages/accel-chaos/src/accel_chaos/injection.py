@@ -32,7 +32,13 @@ class ChaosFault(RuntimeError):
 
 
 def mark(folder: Path, number: int, what: str = "fault") -> Path:
-    """Return the file that says that a fault was raised, or that the launcher was "told" of it."""
+    """Return the file that says that a fault was raised, or that the launcher was told of it.
+
+    Args:
+        folder: Folder of the run.
+        number: Number of the fault.
+        what: "fault" or "told".
+    """
     return folder / f"{what}-{number}.json"
 
 

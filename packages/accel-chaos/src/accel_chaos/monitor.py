@@ -1,4 +1,4 @@
-"""Observe a script in one of its processes: its phases, its steps, and the states before them."""
+"""Note what a script does in one of its processes: its phases, its steps, and the states before them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from accel_chaos.history import Step, find_base, read_attempts
+from accel_chaos.history import WEIGHTS, Step, find_base, read_attempts
 from accel_chaos.injection import Injector
 from accel_chaos.state_digest import TrainingState, sample_digests
 
@@ -147,14 +147,11 @@ class RunMonitor:
             self._state.look_around()
         self._before = self._state.states()
         if not self._begun:
-            self._begun, base = True, 0 if self._undisturbed == self._folder else self._find_base()
+            # rank 0 has logged all attempts, and its weights are those of all
+            runs = [read_attempts(folder) for folder in (self._folder, self._undisturbed)]
+            self._begun, base = True, find_base(self._before[WEIGHTS], *runs) if any(runs) else 0
             self._step = base or 0
             self._write("begin", world=self._world, base=base, states=self._before, streams=self._streams)
-
-    def _find_base(self) -> int | None:
-        # another number of processes may have no log of this rank
-        runs = [read_attempts(folder, rank) for rank in (self._rank, 0) for folder in (self._folder, self._undisturbed)]
-        return find_base(self._state.weights(), *filter(None, runs))
 
     def _before_step(self, *_: Any) -> None:
         self._rates += self._state.rates()

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import click
 from accel_launch.cli.launch_command import ResolvedOptions
 from accel_launch.cli.options import BY_NAME
 from accel_launch.supervise.process_tree import die_with_parent
@@ -64,7 +63,7 @@ class ScriptRun:
 
     @property
     def output(self) -> str:
-        """All that the launcher and the script have printed."""
+        """The text that the launcher and the script have printed."""
         return (self.folder / "output.txt").read_text(encoding="utf-8", errors="replace")
 
     def finish(self, deadline: float, reserve_s: float = 0.0) -> None:
@@ -134,7 +133,7 @@ class ScriptRun:
                 launcher.wait()
 
     def _look(self, launcher: subprocess.Popen[bytes]) -> None:
-        """Tell of new faults, and the launcher of its own; let stopped processes go on."""
+        """Tell of new faults, and the launcher of its own, and let stopped processes go on."""
         told = {fault["number"] for fault in self.raised}
         for number in [fault.number for fault in self.planned if fault.number not in told]:
             if not (path := mark(self.folder, number)).exists():
@@ -154,4 +153,4 @@ class ScriptRun:
 
 def say(text: str) -> None:
     """Print a line of `accel chaos`."""
-    click.echo(f"accel chaos: {text}")
+    print(f"accel chaos: {text}", flush=True)

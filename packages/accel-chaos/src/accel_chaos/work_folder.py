@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from accel_checkpoint.manifest import is_checkpoint
@@ -38,15 +39,8 @@ def make_work_folder(source: Path, work: Path) -> list[str]:
 
 
 def _is_small(path: Path) -> bool:
-    size = files = 0
-    folders = os.walk(path) if path.is_dir() else iter([(str(path.parent), list[str](), [path.name])])
-    for folder, names, inner in folders:
-        names[:] = [name for name in names if name not in _checkpoints(folder, names)]
-        size += sum(os.lstat(os.path.join(folder, name)).st_size for name in inner)
-        files += len(inner) + len(names)
-        if size > COPIED_BYTES or files > COPIED_FILES:
-            return False
-    return True
+    files = list(islice(path.rglob("*"), COPIED_FILES + 1))
+    return len(files) <= COPIED_FILES and sum(file.lstat().st_size for file in [path, *files]) <= COPIED_BYTES
 
 
 def _checkpoints(folder: str | Path, names: list[str]) -> set[str]:
