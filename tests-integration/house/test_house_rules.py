@@ -49,8 +49,7 @@ MAY_IMPORT = {
     | {"accel-data", "accel-parallel", "accel-launch", "accel-names", "accel-track", "accel-runs"},
     "accel-compat": {"accel-state", "accel-launch", "accel-names", "accel"},
     "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
-    "accel-chaos": {"accel-comm", "accel-state", "accel-checkpoint", "accel-launch", "accel-data", "accel"}
-    | {"accel-verify"},
+    "accel-chaos": {"accel-comm", "accel-state", "accel-checkpoint", "accel-launch", "accel"} | {"accel-verify"},
 }
 # Import names of third parties that differ from the names of their distributions.
 DISTRIBUTION_OF = {"yaml": "pyyaml", "PIL": "pillow", "pytest_timeout": "pytest-timeout"}
