@@ -33,14 +33,18 @@ def main(arguments: Sequence[str]) -> int:
         The exit code: 0.
     """
     folder, undisturbed, launch, seconds, work, kind, name, *rest = arguments
-    here, limit = detect(process_environ()), timedelta(seconds=float(seconds))
-    attempt = f"{int(launch):03}-{int(process_environ().get(ATTEMPT, '0')):03}"
+    environ = process_environ()
+    # of the launcher, not of the user: checkpoints in memory, say
+    of_launcher = [value for variable, value in environ.items() if variable.startswith("ACCEL_") and value[:1] == "/"]
+    here, limit = detect(environ), timedelta(seconds=float(seconds))
+    attempt = f"{int(launch):03}-{int(environ.get(ATTEMPT, '0')):03}"
     monitor = RunMonitor(Path(folder), Path(undisturbed), attempt, here.rank, here.world_size)
     absolute, defaults = configuration._absolute, DataLoaderConfiguration.__init__.__defaults__ or ()
 
     def copied(path: str | Path | None) -> str | Path | None:
         found = absolute(path)
-        return type(found)(inside(Path(work), Path(found))) if work and found is not None else found
+        own = found is None or any(Path(found).is_relative_to(folder) for folder in of_launcher)
+        return type(found)(inside(Path(work), Path(found))) if work and found is not None and not own else found
 
     with monitored(monitor), ExitStack() as stack:
         for owner, attribute, value in (
