@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from accel_chaos.history import History, Step, committed, costs, find_base, read_attempts
+from accel_chaos.history import History, Step, add_costs, committed, find_base, read_attempts
 
 
 def attempt(folder: Path, number: int, base: int | None, steps: int, *, at: float, ended: bool = False) -> None:
@@ -39,19 +39,23 @@ def test_steps_that_were_made_again_replace_the_others(tmp_path: Path) -> None:
 def test_a_fault_costs_the_steps_and_the_seconds_until_the_next(tmp_path: Path) -> None:
     attempt(tmp_path, 0, 0, 7, at=100.0)
     attempt(tmp_path, 1, 5, 3, at=120.0, ended=True)
-    told = costs(History(tmp_path), [fault(1, 0, 106.5)])
+    told = [fault(1, 0, 106.5)]
+    add_costs(History(tmp_path), told)
     assert (told[0]["seconds_to_next_step"], told[0]["steps_repeated"]) == (13.5, 2)
 
 
 def test_a_fault_that_the_process_outlives_repeats_nothing(tmp_path: Path) -> None:
     attempt(tmp_path, 0, 0, 8, at=100.0, ended=True)
-    told = costs(History(tmp_path), [fault(1, 0, 103.5, kind="SIGSTOP")])
+    told = [fault(1, 0, 103.5, kind="SIGSTOP")]
+    add_costs(History(tmp_path), told)
     assert (told[0]["seconds_to_next_step"], told[0]["steps_repeated"]) == (0.5, 0)
 
 
 def test_a_fault_without_a_next_step_has_no_time(tmp_path: Path) -> None:
     attempt(tmp_path, 0, 0, 8, at=100.0)
-    assert costs(History(tmp_path), [fault(1, 0, 107.5)])[0]["seconds_to_next_step"] is None
+    told = [fault(1, 0, 107.5)]
+    add_costs(History(tmp_path), told)
+    assert told[0]["seconds_to_next_step"] is None
 
 
 def test_weights_tell_at_which_step_an_attempt_begins(tmp_path: Path) -> None:

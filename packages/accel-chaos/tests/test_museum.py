@@ -19,7 +19,7 @@ BUGS: dict[str, tuple[tuple[str, ...], str]] = {
     "sampler_reset": (KILLED, "the sampler was reset"),
     "committed_half": (("--kinds", "SIGKILL", "--at", "save:8"), "a checkpoint was committed half"),
     "loss_scale": (("--kinds", "SIGKILL", "--at", "forward:5"), "the loss scale was forgotten"),
-    "average_forgotten": (KILLED, "not saved or not loaded: the module AveragedModel differ"),
+    "average_forgotten": (KILLED, "not saved or not loaded: the module AveragedModel"),
     "stream_anew": (KILLED, "a stream was begun anew"),
 }
 #: those that the suite tries; a soak tries all

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import isclose
 from typing import Any
 
-from accel_chaos.history import WEIGHTS, Attempt, History, committed
+from accel_chaos.history import SCALE, WEIGHTS, Attempt, History, committed
 
 #: the last line of a traceback
 _ERROR = re.compile(r"^(?:\[\S+\] ?)?((?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*)$", re.MULTILINE)
@@ -17,7 +17,6 @@ UNKNOWN = "unknown: nothing that was looked at differs before"
 def find_cause(
     reference: History,
     history: History,
-    faults: list[dict[str, Any]],
     raised: list[dict[str, Any]],
     output: str,
     *,
@@ -29,14 +28,13 @@ def find_cause(
     Args:
         reference: The undisturbed run.
         history: The run with faults.
-        faults: The faults, with what each has cost.
-        raised: The same faults, as their marks tell.
+        raised: The faults, with what each has cost.
         output: What was printed.
         well: Whether samples and final weights are those of the undisturbed run.
         exact: Whether all numbers have to be the same, and not only but for rounding.
     """
     starts = _epochs(reference)
-    if words := _unheard(starts, history, faults, raised):
+    if words := _unheard(starts, history, raised):
         return words
     if history.ended is None:
         errors = [error for error in _ERROR.findall(output) if "accel_chaos" not in error]
@@ -45,14 +43,15 @@ def find_cause(
         if torn and said:
             return f"a checkpoint was committed half: a save was cut short, and what it left cannot be loaded{said}"
         return f"the script does not end, without a further fault{said}"
-    scale = _scales(reference) != _scales(history)
+    steps = list(zip(history.steps, reference.steps, strict=False))
+    scale = any(ours[0].states.get(SCALE) != theirs[0].states.get(SCALE) for ours, theirs in steps)
     if well and not scale:
         return ""
     for attempt in history.attempts:
         if words := _torn(reference, history, attempt):
             return words
     made = committed(history.attempts)
-    for number, (ours, theirs) in enumerate(zip(history.steps, reference.steps, strict=False)):
+    for number, (ours, theirs) in enumerate(steps):
         attempt, step = made[number][0], ours[0]
         if history.samples([number]) != reference.samples([number]):
             words = _of_samples(reference, history, starts, attempt, number)
@@ -88,23 +87,18 @@ def _epochs(reference: History) -> list[int]:
     return sorted({0} | {one["step"] for one in reference.attempts[0].occurrences if one["phase"] == "epoch-end"})
 
 
-def _scales(history: History) -> list[str | None]:
-    """Return the states of the loss scale, if there are any."""
-    return [*(step[0].states.get("the loss scale") for step in history.steps)]
-
-
-def _unheard(starts: list[int], history: History, faults: list[dict[str, Any]], raised: list[dict[str, Any]]) -> str:
+def _unheard(starts: list[int], history: History, raised: list[dict[str, Any]]) -> str:
     """Return words for a preemption that the script notes and does not act on."""
     attempts = {attempt.name: attempt for attempt in history.attempts if attempt.steps}
     last = {fault["attempt"]: fault["number"] for fault in raised}
-    for fault, told in zip(raised, faults, strict=True):
+    for fault in raised:
         own = attempts.get(fault["attempt"])
         if fault["kind"] not in ("SIGTERM", "resize") or own is None or last[own.name] != fault["number"]:
             continue
         # a script may ask at the end of an epoch
         made = (own.base or 0) + len(own.steps)
         passed = own.ended is not None and any(fault["step"] < start < made for start in starts)
-        if own.steps[-1].noted and (passed or told["steps_repeated"]):
+        if own.steps[-1].noted and (passed or fault["steps_repeated"]):
             return (
                 f"a save that a signal asks for never came: the script notes SIGTERM, and lost steps or went on after"
                 f" fault {fault['number']}; ask accelerator.stop_requested() after each step, and call save_and_stop()"
@@ -132,8 +126,6 @@ def _of_samples(reference: History, history: History, starts: list[int], attempt
     same = next((place for place in range(len(reference.steps)) if reference.samples([place]) == ours), None)
     began = max(start for start in starts if start <= number)
     following = next((second for first, second in pairwise([*starts, len(reference.steps)]) if first == began), number)
-    alike = not ours - reference.samples(range(began, following))
-    evaluated = any(one["phase"] == "evaluation" and one["step"] == number for one in reference.attempts[0].occurrences)
     words = next(
         words
         for holds, words in (
@@ -144,19 +136,13 @@ def _of_samples(reference: History, history: History, starts: list[int], attempt
             ),
             (attempt.streams and (same or 0) < number, "a stream was begun anew, or was not put where it was"),
             (same in starts and (same or 0) > number, "an epoch was skipped"),
-            ((same or 0) > number, f"samples were skipped: these are those of step {same}"),
             (same == began, "the sampler was reset: these are the samples with which the epoch began"),
             (same == 0, "an epoch was counted from 0: these are the samples of the first (set_epoch, range(epochs))"),
             (same is not None, f"the position in the data was not resumed: these are the samples of step {same}"),
             (
-                alike and number == began and evaluated,
-                "the order of samples was drawn anew: the evaluation before this epoch draws random numbers, and was"
-                " not made again; save after the evaluation, or give its loader a generator",
-            ),
-            (
-                alike,
+                not ours - reference.samples(range(began, following)),
                 "the order of samples was drawn anew: a seed was drawn or set after the resume, or the position was"
-                " not saved",
+                " not saved, or an evaluation that draws random numbers was not made again before this epoch",
             ),
             (True, "unknown: the samples are others"),
         )

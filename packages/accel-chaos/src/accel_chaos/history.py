@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-#: the weights of models among the states of a step
-WEIGHTS = "weights"
+#: the weights of models, and the loss scale, among the states of a step
+WEIGHTS, SCALE = "weights", "the loss scale"
 
 
 @dataclass
@@ -75,19 +74,15 @@ def read_attempts(folder: Path, rank: int = 0) -> list[Attempt]:
     """
     attempts = []
     for path in sorted(folder.glob(f"*/rank-{rank}.jsonl")):
-        lines = []
-        with suppress(ValueError):  # the process was killed in its last line
-            for text in path.read_text().splitlines():
-                lines.append(json.loads(text))
         told: dict[str, list[dict[str, Any]]] = {"begin": [], "step": [], "end": [], "occurrence": []}
-        for line in lines:
+        for text in path.read_text().split("\n")[:-1]:  # the process may have been killed in its last line
+            line = json.loads(text)
             told[line.pop("event")].append(line)
         for begin in told["begin"]:
-            ended = told["end"][0]["states"] if told["end"] else None
-            steps = [Step(**line) for line in told["step"]]
-            attempts.append(
-                Attempt(path.parent.name, **begin, steps=steps, ended=ended, occurrences=told["occurrence"])
-            )
+            own = Attempt(path.parent.name, **begin, occurrences=told["occurrence"])
+            own.steps = [Step(**line) for line in told["step"]]
+            own.ended = told["end"][0]["states"] if told["end"] else None
+            attempts.append(own)
     return attempts
 
 
@@ -168,26 +163,22 @@ def _steps(rank: dict[str, Attempt], attempt: Attempt) -> list[Step]:
     return rank[attempt.name].steps if attempt.name in rank else []
 
 
-def costs(history: History, raised: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each fault with the seconds to the next step and the steps that were repeated.
+def add_costs(history: History, raised: list[dict[str, Any]]) -> None:
+    """Add the seconds to the next step and the steps that were repeated to each fault.
 
     Args:
         history: The run with faults.
         raised: The faults, as their marks tell.
     """
-    told = []
     for fault in raised:
         until = [attempt for attempt in history.attempts if attempt.name <= fault["attempt"]]
         after = history.attempts[len(until) :]
+        own = [attempt for attempt in until if attempt.name == fault["attempt"]]
         # an attempt is ended by its last fault, unless it has no successor
         ended = after and [one for one in raised if one["attempt"] == fault["attempt"]][-1] is fault
-        own = until[-1:] if until and until[-1].name == fault["attempt"] else []
         steps = [step for attempt in (after if ended else own + after) for step in attempt.steps]
-        later = [step.time - fault["time"] for step in steps if step.time > fault["time"]]
+        seconds = min((step.time - fault["time"] for step in steps if step.time > fault["time"]), default=None)
         repeated: int | None = 0
         if ended and own:
             repeated = None if after[0].base is None else max(0, len(committed(until)) - after[0].base)
-        place = {name: fault[name] for name in ("number", "kind", "phase", "rank", "step")}
-        seconds = round(min(later), 2) if later else None
-        told.append({**place, "seconds_to_next_step": seconds, "steps_repeated": repeated})
-    return told
+        fault |= {"seconds_to_next_step": seconds and round(seconds, 2), "steps_repeated": repeated}

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from accel_chaos.history import WEIGHTS
+from accel_chaos.history import SCALE, WEIGHTS
 
 
 def whole(tensor: Any) -> torch.Tensor:
@@ -99,11 +99,9 @@ class TrainingState:
             ),
             *(one for one in objects if issubclass(type(one), LRScheduler) and hasattr(one, "optimizer")),
         ]
-        for one in found:
+        for number, one in enumerate(found, 1):
             kind = "module" if isinstance(one, nn.Module) else "scheduler"
-            name = f"the {kind} {type(one).__name__}"
-            number = sum(other.startswith(name) for other in self._others)
-            self._others[f"{name} {number + 1}" if number else name] = one
+            self._others[f"the {kind} {type(one).__name__} (number {number})"] = one
 
     def weights(self) -> str:
         """Return a digest of the parameters of the prepared models."""
@@ -127,7 +125,7 @@ class TrainingState:
         }
         state |= {name: one.state_dict() for name, one in self._others.items()}
         if self.accelerator is not None and self.accelerator.scaler is not None:
-            state["the loss scale"] = self.accelerator.scaler.state_dict()
+            state[SCALE] = self.accelerator.scaler.state_dict()
         return {WEIGHTS: self.weights(), **{name: digest(value) for name, value in state.items()}}
 
     def rates(self) -> list[float]:
