@@ -1,6 +1,7 @@
 """A script that recovers from every fault: it saves each few steps, stops if it is asked to, and evaluates."""
 
 import argparse
+from typing import Any
 
 import torch
 from accel import Accelerator, FullyShardedDataParallelPlugin, ProjectConfiguration
@@ -27,7 +28,7 @@ model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).double()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 # an evaluation that a resume leaves out must not have drawn from what trains
 test = DataLoader(data, batch_size=48, generator=torch.Generator())
-loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=arguments.workers)
+loader: Any = DataLoader(data, batch_size=8, shuffle=True, num_workers=arguments.workers)
 model, optimizer, loader, test = accelerator.prepare(model, optimizer, loader, test)
 scheduler = accelerator.prepare(torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9))
 accelerator.resume()

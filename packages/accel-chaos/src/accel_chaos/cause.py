@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import isclose
 from typing import Any
 
-from accel_chaos.history import SCALE, WEIGHTS, Attempt, History, committed
+from accel_chaos.history import MOMENTS, SCALE, WEIGHTS, Attempt, History, committed
 
 #: the last line of a traceback
 _ERROR = re.compile(r"^(?:\[\S+\] ?)?((?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*)$", re.MULTILINE)
@@ -113,10 +113,9 @@ def _torn(reference: History, history: History, attempt: Attempt) -> str:
         if len(ranks) > 1:
             return "a save or a load took place on the main process only: other processes have other weights"
         return "a checkpoint was committed half: the weights after the resume are those of no step"
-    name = "optimizer state"
-    places = [place for place, one in enumerate(reference.steps) if one[0].states[name] == attempt.states[name]]
+    places = [place for place, one in enumerate(reference.steps) if one[0].states[MOMENTS] == attempt.states[MOMENTS]]
     if places and places[0] and attempt.base not in places:
-        return f"a checkpoint was committed half: weights of step {attempt.base}, and an {name} of step {places[0]}"
+        return f"a checkpoint was committed half: weights of step {attempt.base}, and an {MOMENTS} of step {places[0]}"
     return ""
 
 

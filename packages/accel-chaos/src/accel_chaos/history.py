@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-#: the weights of models, and the loss scale, among the states of a step
-WEIGHTS, SCALE = "weights", "the loss scale"
+#: the weights of models, the states of optimizers and the loss scale among the states of a step
+WEIGHTS, MOMENTS, SCALE = "weights", "optimizer state", "the loss scale"
 
 
 @dataclass
@@ -98,18 +98,24 @@ def committed(attempts: Iterable[Attempt]) -> list[tuple[Attempt, int]]:
     return history
 
 
-def find_base(weights: str, *runs: list[Attempt]) -> int | None:
+def find_base(states: dict[str, str], *runs: list[Attempt]) -> int | None:
     """Return after how many steps the job had such weights, or None if it never had.
 
+    Of several steps with equal weights, as a step with a learning rate of 0 leaves them, one counts that has the same
+    optimizer state too.
+
     Args:
-        weights: Digest of the weights at the start of an attempt.
+        states: The states at the start of an attempt.
         runs: The attempts of several runs, in which to look in turn.
     """
     for run in runs:
-        after = [attempt.steps[index].after for attempt, index in committed(run)]
-        known = [*(attempt.states[WEIGHTS] for attempt in run[:1]), *after]
-        if weights in known:
-            return len(known) - 1 - known[::-1].index(weights)
+        steps = [attempt.steps[index] for attempt, index in committed(run)]
+        known = [*(attempt.states[WEIGHTS] for attempt in run[:1]), *(step.after for step in steps)]
+        equal = [number for number, weights in enumerate(known) if weights == states[WEIGHTS]]
+        moments = [*(step.states[MOMENTS] for step in steps), ""]
+        same = [number for number in equal if moments[number] == states[MOMENTS]]
+        if equal:
+            return max(same or equal)
     return None
 
 

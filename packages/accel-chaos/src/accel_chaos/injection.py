@@ -87,10 +87,12 @@ class Injector:
             OSError: The disk is full.
         """
         if self._disk_is_full:
-            raise OSError(errno.ENOSPC, "No space left on device (accel chaos)")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _raise(self, fault: Fault, phase: str, step: int) -> None:
-        path, kind = mark(self._folder, fault.number), fault.kind
+        path = mark(self._folder, fault.number)
+        # nobody waits for a process that is alone by now
+        kind = "SIGSTOP" if fault.kind == "SIGSTOP-forever" and self._world == 1 else fault.kind
         in_worker = phase == "loader-worker" or kind == "worker-killed"
         victim = self._workers()[0] if in_worker else os.getpid()
         told = {"number": fault.number, "kind": kind, "phase": phase, "rank": self._rank, "step": step}

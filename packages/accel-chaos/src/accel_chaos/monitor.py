@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from accel_chaos.history import WEIGHTS, Step, find_base, read_attempts
+from accel_chaos.history import Step, find_base, read_attempts
 from accel_chaos.injection import Injector
 from accel_chaos.state_digest import TrainingState, sample_digests
 
@@ -149,7 +149,7 @@ class RunMonitor:
         if not self._begun:
             # rank 0 has logged all attempts, and its weights are those of all
             runs = [read_attempts(folder) for folder in (self._folder, self._undisturbed)]
-            self._begun, base = True, find_base(self._before[WEIGHTS], *runs) if any(runs) else 0
+            self._begun, base = True, find_base(self._before, *runs) if any(runs) else 0
             self._step = base or 0
             self._write("begin", world=self._world, base=base, states=self._before, streams=self._streams)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from unittest.mock import patch
@@ -46,18 +45,17 @@ def main(arguments: Sequence[str]) -> int:
         own = found is None or any(Path(found).is_relative_to(folder) for folder in of_launcher)
         return type(found)(inside(Path(work), Path(found))) if work and found is not None and not own else found
 
-    with monitored(monitor), ExitStack() as stack:
-        for owner, attribute, value in (
-            # what is here is no line of the script's
-            (flight_recorder, "OURS", flight_recorder.OURS | {"accel_chaos", "accel_verify"}),
-            # the last is `consumption_log`
-            (DataLoaderConfiguration.__init__, "__defaults__", (*defaults[:-1], Path(folder) / CONSUMED)),
-            # a process that is stopped for ever is waited for in vain
-            (GroupOptions, "limit", property(lambda options: min(options.timeout or limit, limit))),
-            (process_group, "LATER", timedelta(seconds=10)),
-            (configuration, "_absolute", copied),
-        ):
-            stack.enter_context(patch.object(owner, attribute, value))
+    with (
+        monitored(monitor),
+        # what is here is no line of the script's
+        patch.multiple(flight_recorder, OURS=flight_recorder.OURS | {"accel_chaos", "accel_verify"}),
+        # the last is `consumption_log`
+        patch.multiple(DataLoaderConfiguration.__init__, __defaults__=(*defaults[:-1], Path(folder) / CONSUMED)),
+        # a process that is stopped for ever is waited for in vain
+        patch.multiple(GroupOptions, limit=property(lambda options: min(options.timeout or limit, limit))),
+        patch.multiple(process_group, LATER=timedelta(seconds=10)),
+        patch.multiple(configuration, _absolute=copied),
+    ):
         run_script(name, rest, module=kind == "module")
         monitor.finish()
     return 0

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from accel_chaos.history import SCALE, WEIGHTS
+from accel_chaos.history import MOMENTS, SCALE, WEIGHTS
 
 
 def whole(tensor: Any) -> torch.Tensor:
@@ -113,7 +113,7 @@ class TrainingState:
         state: dict[str, Any] = {
             "buffers": [dict(model.named_buffers()) for model in self.models],
             # without learning rates, and in the order of parameters
-            "optimizer state": [
+            MOMENTS: [
                 optimizer.state.get(parameter, {})
                 for optimizer in self.optimizers
                 for group in optimizer.param_groups

@@ -1,6 +1,7 @@
 """An average of the weights is not saved: after the resume it begins at the weights of that moment."""
 
 import sys
+from typing import Any
 
 import torch
 from accel import Accelerator, ProjectConfiguration
@@ -15,8 +16,9 @@ set_seed(0)
 data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=8))
-average = AveragedModel(accelerator.unwrap_model(model), multi_avg_fn=get_ema_multi_avg_fn(0.9))
+loader: Any = DataLoader(data, batch_size=8)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+average = AveragedModel(accelerator.unwrap_model(model), multi_avg_fn=get_ema_multi_avg_fn(0.9))  # type: ignore[no-untyped-call] # of torch
 if RIGHT:
     accelerator.register_for_checkpointing(average=average)
 accelerator.resume()

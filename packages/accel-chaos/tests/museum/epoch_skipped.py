@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from accel import Accelerator, ProjectConfiguration
@@ -16,7 +17,7 @@ data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 order = torch.Generator()
-loader = DataLoader(data, batch_size=8, shuffle=True, generator=order)
+loader: Any = DataLoader(data, batch_size=8, shuffle=True, generator=order)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 saved, first = Path("model.pt"), 0
 if RIGHT:

@@ -1,6 +1,7 @@
 """Random numbers are off by one draw: a number is drawn after the resume, and dropout goes on from the next."""
 
 import sys
+from typing import Any
 
 import torch
 from accel import Accelerator, ProjectConfiguration
@@ -14,7 +15,8 @@ set_seed(0)
 data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
 model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=8))
+loader: Any = DataLoader(data, batch_size=8)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 if RIGHT:
     accelerator.print(f"run {torch.randint(1000, ()).item()}")
     accelerator.resume()

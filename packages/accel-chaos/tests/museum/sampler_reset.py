@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from accel import Accelerator, ProjectConfiguration
@@ -18,7 +19,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 model, optimizer = accelerator.prepare(model, optimizer)
 saved, first = Path("model.pt"), 0
 order = torch.Generator()
-loader = DataLoader(data, batch_size=8, shuffle=True, generator=order)
+loader: Any = DataLoader(data, batch_size=8, shuffle=True, generator=order)
 loader = accelerator.prepare(loader)
 if RIGHT:
     accelerator.resume()

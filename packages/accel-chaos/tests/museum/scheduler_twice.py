@@ -1,6 +1,7 @@
 """A scheduler is stepped twice: it is loaded, and then run forward to the step at which training goes on."""
 
 import sys
+from typing import Any
 
 import torch
 from accel import Accelerator, ProjectConfiguration
@@ -19,7 +20,7 @@ data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
-loader = DataLoader(data, batch_size=8)
+loader: Any = DataLoader(data, batch_size=8)
 model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
 if accelerator.resume() is not None and not RIGHT:
     for _ in range(loader.iteration * len(loader) + 2):

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from accel import Accelerator, ProjectConfiguration
@@ -24,7 +25,8 @@ accelerator = Accelerator(cpu=True, project_config=ProjectConfiguration("out", a
 set_seed(0)
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(Numbers(), batch_size=4))
+loader: Any = DataLoader(Numbers(), batch_size=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 saved, step = Path("model.pt"), 0
 if RIGHT:
     accelerator.resume()

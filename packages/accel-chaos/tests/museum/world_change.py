@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from accel import Accelerator, ProjectConfiguration, skip_first_batches
@@ -18,7 +19,7 @@ data = TensorDataset(torch.randn(96, 4), torch.randn(96, 1))
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 model, optimizer = accelerator.prepare(model, optimizer)
-loader = DataLoader(data, batch_size=batch if RIGHT else 4)
+loader: Any = DataLoader(data, batch_size=batch if RIGHT else 4)
 loader = accelerator.prepare(loader) if RIGHT else accelerator.prepare_data_loader(loader)
 place, seen = Path("out/seen.txt"), 0
 if RIGHT:
