@@ -78,7 +78,6 @@ def main() -> None:
     if (checkpoint := accelerator.resume()) is not None:
         accelerator.print(f"goes on from {checkpoint.name}")
 
-    reached = perplexity(accelerator, model, test_loader)
     for epoch in range(train_loader.iteration, arguments.epochs):
         for (tokens,) in train_loader:
             accelerator.backward(model(input_ids=tokens, labels=tokens).loss)
@@ -89,7 +88,7 @@ def main() -> None:
         reached = perplexity(accelerator, model, test_loader)
         accelerator.print(f"epoch {epoch}: perplexity {reached:.3f} of {len(held_out)} pieces")
         accelerator.save_state()
-    accelerator.print(f"result: perplexity {reached:.3f}")
+    accelerator.print(f"result: perplexity {perplexity(accelerator, model, test_loader):.3f}")
 
     weights = accelerator.get_state_dict(model)  # every process has to call
     if accelerator.is_main_process:

@@ -16,7 +16,7 @@ KINDS = {
     "SIGTERM": "the job is asked to stop, as before a preemption, and the same command starts again",
     "segfault": "the process ends by a fault of native code",
     "out-of-memory": "the process meets a limit of memory",
-    "full-disk": "the disk refuses to write, from a save on",
+    "full-disk": "the disk refuses a write of a save",
     "worker-killed": "a loader worker is killed",
     "exception": "the process raises an exception",
     "resize": "the job is asked to stop, and goes on with another number of processes",

@@ -57,7 +57,6 @@ class Injector:
         self._folder, self._attempt, self._workers = folder, attempt, workers
         self._rank, self._world = rank, world
         self._plan = [Fault(**fault) for fault in json.loads((folder / PLAN).read_text())]
-        self._disk_is_full = False
 
     def reach(self, phase: str, step: int, nth: int) -> None:
         """Raise the next fault of the plan, if it is due.
@@ -80,15 +79,6 @@ class Injector:
         if due and able and fault.rank % self._world == self._rank and not (self._folder / NO_MORE).exists():
             self._raise(fault, phase, step)
 
-    def refuse_full_disk(self) -> None:
-        """Raise what a full disk raises, if a fault has filled it.
-
-        Raises:
-            OSError: The disk is full.
-        """
-        if self._disk_is_full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     def _raise(self, fault: Fault, phase: str, step: int) -> None:
         path = mark(self._folder, fault.number)
         # nobody waits for a process that is alone by now
@@ -108,8 +98,7 @@ class Injector:
         elif kind == "out-of-memory":
             _exhaust_memory()
         elif kind == "full-disk":
-            self._disk_is_full = True
-            self.refuse_full_disk()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         else:
             raise ChaosFault(f"fault {fault.number} of accel chaos: an exception in {phase}, after step {step}")
 

@@ -104,7 +104,6 @@ class RunMonitor:
     def writing(self, *_: Any) -> None:
         """Take note that a file of a save is about to be written."""
         self._saving = True
-        self._injector.refuse_full_disk()
 
     def renaming(self, *paths: Any) -> None:
         """Take note that a file or folder gets its final name."""
