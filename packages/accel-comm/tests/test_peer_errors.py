@@ -1,5 +1,9 @@
 """What a rank says of an exchange that another process has left."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 from accel_comm import CollectiveMismatch, PeerLost
 from accel_comm.flight_recorder import FlightRecorder
@@ -90,3 +94,20 @@ def test_what_a_rank_asks_at_a_loss_does_not_grow_with_ranks(size: int, monkeypa
     assert [line for line in text.splitlines() if line.endswith("is gone")] == ["  rank 1 is gone", "  rank 2 is gone"]
     assert ("40 ranks have come to their end by now" in text) == (size > 40)
     assert text.count("reduce at train.py:4") == min(16, min(size, 43) - 3)
+
+
+def test_a_stopped_process_that_serves_the_store_is_named_and_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request to its store would never end."""
+    server = subprocess.Popen([sys.executable, "-Sc", "import signal; signal.pause()"])
+    try:
+        store = StatusStore(HashStore(), 1)
+        monkeypatch.setattr(store, "_who", {0: (store.host, server.pid)})
+        assert not store.is_stopped()
+        server.send_signal(signal.SIGSTOP)
+        while not store.is_stopped():
+            pass
+        monkeypatch.setattr(store, "heartbeat", None)
+        assert "\n  rank 0, which serves the store, is stopped\n" in str(errors(store).error("no message"))
+    finally:
+        server.kill()
+        server.wait()
