@@ -1,0 +1,155 @@
+"""Run `accel rehearse`: a script as one rank of many, without the other ranks and without a device."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions
+from accel_launch.cli.launch_option import LaunchOption
+from accel_launch.cli.option_types import COUNT, FILE, OptionType, as_text
+from accel_launch.cli.options import BY_NAME, OPTIONS
+from accel_launch.config.option_entries import sharding_problems
+from accel_launch.script_job import read_script_job
+from accel_state.errors import CannotRun
+
+from accel_rehearse.hardware import KNOWN, Hardware, read_hardware
+from accel_rehearse.report import report_of, table_of
+
+RUNNER = "accel_rehearse.runner"
+STEPS = 3
+HELP = """Runs SCRIPT, unchanged, as one rank of a job that accel launch would start with these options, for some
+optimizer steps, without the other ranks and without their devices: tensors have shapes and no numbers. Says what memory
+a rank takes, what a step sends, how long an epoch and the schedule are, and what is wrong. SCRIPT has to use accel's
+Accelerator."""
+EPILOG = """\b
+examples:
+  accel rehearse -n 64 --num_machines 8 --device h100 --use_fsdp train.py
+  accel rehearse -n 8 --memory 80GB train.py --batch_size 4
+  accel rehearse -n 64 --json rehearsal.json train.py
+
+exit codes: 0 if nothing is wrong; 1 if something is; 2 if SCRIPT cannot be rehearsed."""
+
+
+def _ranks(text: str) -> str | None:
+    return text if text and all(part.strip().isdecimal() for part in text.split(",")) else None
+
+
+OWN = (
+    LaunchOption("--steps", type=COUNT, key=None, about=f"Optimizer steps to rehearse. Default: {STEPS}."),
+    LaunchOption(
+        "--ranks",
+        type=OptionType("RANKS", "ranks such as 0,63", _ranks),
+        key=None,
+        about="The ranks to rehearse, each by itself. Default: the first and the last.",
+    ),
+    LaunchOption("--json", type=FILE, key=None, about="Write all that was found into this file."),
+    LaunchOption(
+        "--device",
+        type=OptionType("NAME", f"one of {', '.join(KNOWN)}", lambda text: text.lower() if text.lower() in KNOWN else None),
+        key=None,
+        about=f"The device of each rank: {', '.join(KNOWN)}. Default: none, so that nothing is too large.",
+    ),
+    LaunchOption(
+        "--memory",
+        type=OptionType("BYTES", "bytes such as 80GB", lambda text: text),
+        key=None,
+        about="Memory of a device, in place of that of --device.",
+    ),
+    LaunchOption(
+        "--flops",
+        type=OptionType("RATE", "a number such as 990e12", lambda text: text),
+        key=None,
+        about="Floating-point operations of a device per second, in the precision of the job.",
+    ),
+    LaunchOption(
+        "--bandwidth",
+        type=OptionType("RATES", "bytes per second such as 450GB/s,50GB/s", lambda text: text),
+        key=None,
+        about="Bytes per second that a rank sends within a machine, and between machines.",
+    ),
+)
+
+
+def run(
+    options: ResolvedOptions, steps: int | None, ranks: str | None, json: str | None, **device: str | None
+) -> int:
+    """Rehearse a script, and print what was found.
+
+    Args:
+        options: The script, its arguments and the options of `accel launch`.
+        steps: Number of optimizer steps. Default: 3.
+        ranks: Ranks to rehearse, with commas. Default: the first and the last.
+        json: Path of a file to write.
+        device: Name and rates of a device.
+
+    Returns:
+        The exit code: 0 if nothing is wrong, 1 if something is, 2 if the script cannot be rehearsed.
+
+    Raises:
+        CannotRun: Nothing was started; the message has every reason.
+    """
+    settings = options.settings
+    size, machines = settings.num_processes or 1, settings.num_machines or 1
+    hardware, problems = read_hardware(**device)
+    problems += sharding_problems(settings, size)
+    chosen = sorted({int(part) for part in ranks.split(",")}) if ranks else sorted({0, size - 1})
+    problems += [f"--ranks {rank}: the job has ranks 0 to {size - 1}" for rank in chosen if rank >= size]
+    if size % machines:
+        problems.append(f"{size} processes on {machines} machines: each machine has to have equally many")
+    if settings.use_deepspeed:
+        problems.append("DeepSpeed's engine computes by itself, and cannot be rehearsed: rehearse with --use_fsdp")
+    if settings.dynamo_config:
+        problems.append("compiled models cannot be rehearsed: leave out dynamo_config, as the memory is much the same")
+    if problems:
+        raise CannotRun("accel rehearse", problems)
+    with tempfile.TemporaryDirectory(prefix="accel-rehearse-") as folder:
+        asked = {"ranks": chosen, "size": size, "machines": machines, "steps": steps or STEPS}
+        notes = _rehearse(options, Path(folder), asked)
+    report = report_of(notes, asked, hardware)
+    if json is not None:
+        _write(json, report)
+    print(table_of(report, hardware), flush=True)
+    if report["refusals"]:
+        return 2
+    return 1 if report["mistakes"] else 0
+
+
+def _rehearse(options: ResolvedOptions, folder: Path, asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the notes of each rank."""
+    ranks: Sequence[int] = asked["ranks"]
+    (folder / "asked.json").write_text(json.dumps(asked))
+    settings, environ = options.settings, dict(options.environ)
+    arranged = settings.parallelism_config
+    if arranged is not None:  # the sizes are those of the job, and not of the ranks that run
+        environ[BY_NAME["parallelism_config"].envvar] = as_text(arranged)
+    changed = {"num_processes": len(ranks), "num_machines": None, "parallelism_config": None, "cpu": True}
+    options = replace(options, environ=environ, settings=settings.with_flags(**changed, gpu_ids=None))
+    job = read_script_job("accel rehearse", options)
+    kind = "module" if settings.module else "script"
+    code, words = job.run(RUNNER, [str(folder), kind, options.script or "", *options.arguments])
+    files = [folder / f"rank-{rank}.json" for rank in ranks]
+    if code or not all(file.exists() for file in files):
+        print(words, file=sys.stderr, flush=True)
+        raise CannotRun("accel rehearse", ["the process of a rank has ended before it could say what it found"])
+    return [json.loads(file.read_text()) for file in files]
+
+
+def _write(path: str, report: dict[str, Any]) -> None:
+    Path(path).write_text(json.dumps(report, indent=2) + "\n")
+
+
+COMMAND = LaunchCommand(
+    "rehearse",
+    run,
+    own=OWN,
+    options=[option for option in OPTIONS if option.name not in ("no_python", "submit", "submit_options", "submit_file")],
+    words="SCRIPT [arguments of the script]",
+    help=HELP,
+    epilog=EPILOG,
+)

@@ -1,0 +1,63 @@
+"""Take the place of one rank of a job whose other ranks do not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch.distributed as dist
+from accel_state import run_context
+from accel_state.data_ranks import DataRanks
+from accel_state.devices.cpu import Cpu
+from accel_state.environ import STORE_FD, change, worker_environ
+from accel_state.run import Run, RunRequest
+from accel_state.topology import Rendezvous, Topology
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from accel_rehearse.equal_peers import EqualPeers
+
+
+def topology_of(rank: int, size: int, machines: int) -> Topology:
+    """Return the place of a rank.
+
+    Args:
+        rank: The rank.
+        size: Number of ranks.
+        machines: Number of machines, which have equally many ranks.
+    """
+    mine = size // machines
+    return Topology(rank, size, rank % mine, mine, rank // mine, Rendezvous("127.0.0.1", 1), "accel rehearse")
+
+
+@contextmanager
+def as_rank(topology: Topology) -> Iterator[None]:
+    """Let the process be a rank inside the block. Its environment says so from then on."""
+    change({**worker_environ(topology), "MASTER_PORT": "1", STORE_FD: None, "ACCEL_FLIGHT_RECORDER": None})
+    rank, size = topology.rank, topology.world_size
+    if size == 1:
+        yield
+        return
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+    peers = EqualPeers(rank, size)
+
+    def start(request: RunRequest) -> Run:
+        run_context._refuse_mesh(request.mesh, size)
+        run_context._group = request.group
+        device = Cpu()
+        run = Run(topology, device, device.place(None), peers, request.precision)
+        return run_context._arranged(run, request.mesh)
+
+    whole = DataRanks.__init__
+
+    def speaking(ranks: Any, *args: Any) -> None:
+        whole(ranks, *args)
+        ranks._speaks = True  # for the ranks that would speak for it
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(run_context, "_start", start))
+        stack.enter_context(patch.object(DataRanks, "__init__", speaking))
+        for module in ("gather", "reduce", "broadcast", "scatter"):
+            stack.enter_context(patch(f"accel_ops.{module}.travels_small", peers.travels_small))
+        yield

@@ -1,0 +1,229 @@
+"""Run a script as one rank of many, on fake tensors, and note what it does."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock, patch
+
+import torch
+import torch.distributed as dist
+from accel import Accelerator
+from accel.checkpoint.checkpointer import Checkpointer
+from accel.checkpoint.find import CheckpointFinder
+from accel.optimizer import AcceleratedOptimizer
+from accel.preparation import Preparer
+from accel.tracking.session import TrackingSession
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules import module as modules
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+
+from accel_rehearse.allocations import GRADIENTS, OPTIMIZER, PARAMETERS, Allocations, bytes_of
+from accel_rehearse.exchanges import ExchangeLog
+from accel_rehearse.fake_dispatch import FakeDispatch
+from accel_rehearse.flops import FlopCount
+from accel_rehearse.loop_bounds import LoopBounds
+from accel_rehearse.placeholders import Placeholders
+from accel_rehearse.stage import BACKWARD, EVALUATION, PREPARE, STEP, Stage
+
+
+class Rehearsal:
+    """A script that runs as one rank of many, and what is noted of it. It observes every Accelerator.
+
+    Args:
+        steps: Optimizer steps to make.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.stage = Stage()
+        self.allocations = Allocations(self.stage)
+        self.exchanges, self.flops, self.placeholders = ExchangeLog(), FlopCount(), Placeholders()
+        self.bounds = LoopBounds(steps, self.allocations)
+        self.bounds.made = lambda: self._made / max(len(self.optimizers), 1)
+        self.mode = FakeDispatch(self.stage, self.allocations, self.exchanges, self.flops, self.placeholders)
+        self.accelerators: list[Accelerator] = []
+        self.models: list[nn.Module] = []
+        self.optimizers: list[Optimizer] = []
+        self.loaders: list[DataLoader[Any]] = []
+        #: torch's schedulers, with their places after each round of steps
+        self.schedules: dict[LRScheduler, list[int]] = {}
+        self._made = 0
+        #: bytes of gradients before, and of the state of optimizers after, the newest steps
+        self.gradients_bytes: dict[int, int] = {}
+        #: exchanges and operations until the end of each round of steps
+        self.marks: list[tuple[int, int]] = []
+        #: the samples of the loaders that are trained on
+        self.saved = 0
+
+    def prepared(self, accelerator: Accelerator, ready: object) -> None:
+        """Note an object that an Accelerator has prepared."""
+        if accelerator not in self.accelerators:
+            self.accelerators.append(accelerator)
+        if isinstance(ready, nn.Module):
+            self.models.append(ready)
+            inner = accelerator.unwrap_model(ready)
+            self.stage.name(inner)
+            self.allocations.note_all(list(ready.parameters()), PARAMETERS)
+            if hasattr(inner, "save_pretrained"):
+                inner.__dict__["save_pretrained"] = Mock(return_value=None)
+        elif isinstance(ready, AcceleratedOptimizer):
+            self.optimizers.append(ready.optimizer)
+        elif isinstance(ready, DataLoader):
+            self.loaders.append(ready)
+
+    def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
+        """Note that a backward begins."""
+        self.bounds.backwards += 1
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Rehearse what runs inside the block."""
+        with ExitStack() as stack:
+            for block in (
+                self._hooks(),
+                self.placeholders.in_place(),
+                self.bounds.on_loaders(),
+                self.allocations.watching_resizes(),
+                self._phases(),
+                _writing_nothing(),
+                patch.object(Accelerator, "observer", self),
+                self.mode,
+            ):
+                stack.enter_context(block)
+            yield
+
+    @contextmanager
+    def _hooks(self) -> Iterator[None]:
+        handles = [
+            modules.register_module_parameter_registration_hook(self.mode.parameter),
+            modules.register_module_buffer_registration_hook(self.mode.buffer),
+            modules.register_module_forward_pre_hook(self.stage.enter),
+            modules.register_module_forward_hook(self.stage.leave, always_call=True),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def _phases(self) -> Iterator[None]:
+        stage = self.stage
+
+        def during(phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
+            def inside(*args: Any, **kwargs: Any) -> Any:
+                with stage.during(phase):
+                    return call(*args, **kwargs)
+
+            return inside
+
+        forward: Any = DistributedDataParallel._pre_forward
+
+        def pre_forward(container: Any, *args: Any, **kwargs: Any) -> Any:
+            _exchange_in_python(container)
+            return forward(container, *args, **kwargs)
+
+        apply: Any = nn.Module._apply
+
+        def convert(module: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
+            fakes = [one for one in module._parameters.values() if isinstance(one, FakeTensor)]
+            if fakes:
+                return _convert(module, fn, fakes, recurse=recurse)
+            converted: nn.Module = apply(module, fn, recurse)
+            return converted
+
+        begin: Any = LRScheduler.__init__
+
+        def scheduled(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
+            begin(scheduler, *args, **kwargs)
+            self.schedules[scheduler] = []
+
+        engine = "_engine_run_backward"
+        with (
+            patch.object(torch.autograd, engine, during(BACKWARD, getattr(torch.autograd, engine))),
+            patch.object(Preparer, "prepare", during(PREPARE, Preparer.prepare)),
+            patch.object(Preparer, "model", during(PREPARE, Preparer.model)),
+            patch.object(DistributedDataParallel, "_pre_forward", pre_forward),
+            patch.object(nn.Module, "_apply", convert),
+            patch.object(LRScheduler, "__init__", scheduled),
+        ):
+            yield
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not isinstance(optimizer, AcceleratedOptimizer):
+            gradients = [one.grad for group in optimizer.param_groups for one in group["params"]]
+            self.allocations.note_all(gradients, GRADIENTS)
+            self.gradients_bytes[id(optimizer)] = bytes_of(gradients)
+            self._stepping = self.stage.during(STEP)
+            self._stepping.__enter__()
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not isinstance(optimizer, AcceleratedOptimizer):
+            self._stepping.__exit__(None, None, None)
+            self.allocations.note_all(optimizer.state, OPTIMIZER)
+            self._made += 1
+            if self._made % max(len(self.optimizers), 1) == 0:
+                self.marks.append((len(self.exchanges.log), self.flops.total))
+                if not self.bounds.is_done or len(self.marks) <= self.bounds.steps:
+                    for scheduler, places in self.schedules.items():
+                        places.append(scheduler.last_epoch)
+
+
+def _convert(module: nn.Module, fn: Any, fakes: Sequence[torch.Tensor], *, recurse: bool) -> nn.Module:
+    """Convert a module with fake parameters, which torch would put others in the place of."""
+    for child in module.children() if recurse else ():
+        child._apply(fn)
+    with torch.no_grad():
+        for parameter in fakes:
+            for held in (parameter, parameter.grad):
+                if held is not None and (converted := fn(held)) is not held:
+                    held.data = converted
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else fn(buffer)
+    return module
+
+
+def _exchange_in_python(container: Any) -> None:
+    """Give a container a hook that averages its gradients by a call of Python, if the script has given it none."""
+    if not container._comm_hooks and container.__dict__.get("_rehearsed") is not container.reducer:
+        container.__dict__["_rehearsed"] = container.reducer
+        dist._register_comm_hook(container.reducer, container.process_group, _average)
+
+
+def _average(group: Any, bucket: dist.GradBucket) -> Any:
+    work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
+
+
+@contextmanager
+def _writing_nothing() -> Iterator[None]:
+    """Write no checkpoint, weights or record inside the block, and find none."""
+    begin = TrackingSession.__init__
+
+    def untracked(session: TrackingSession, *args: Any, **kwargs: Any) -> None:
+        begin(session, *args, **{**kwargs, "main": False})
+
+    nothing = Mock(return_value=None)
+    with (
+        patch.multiple(Accelerator, save_model=nothing, save=nothing),
+        patch.multiple(Checkpointer, save=_save, load=nothing, save_and_stop=Mock(side_effect=SystemExit(0))),
+        patch.object(CheckpointFinder, "_numbered", Mock(return_value=[])),
+        patch("accel.preparation.ConsumptionLog.write", nothing),
+        patch.object(TrackingSession, "__init__", untracked),
+        patch.object(torch, "save", nothing),
+    ):
+        yield
+
+
+def _save(checkpointer: Checkpointer, output_dir: str | Path | None = None, *_: object, **__: object) -> Path:
+    return Path(output_dir or checkpointer.project.project_dir or ".")

@@ -1,0 +1,83 @@
+"""Keep where a rehearsal stands: in which phase, and in which module."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+SCRIPT, PREPARE, FORWARD, BACKWARD, STEP, EVALUATION = (
+    "script",
+    "prepare",
+    "forward",
+    "backward",
+    "optimizer step",
+    "evaluation",
+)
+
+
+class Stage:
+    """The phase and the module that a script is in.
+
+    On the stage, new tensors of floats are fakes, as they would be on the device.
+    """
+
+    def __init__(self) -> None:
+        self.phase = SCRIPT
+        self.depth = 0
+        #: whether the newest forward was made without gradients
+        self.evaluating = False
+        self.names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._modules: list[tuple[nn.Module, str]] = []
+        self._fake: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+
+    @property
+    def module(self) -> str:
+        """The name of the innermost module whose forward is under way, or nothing."""
+        return self._modules[-1][1] if self._modules else ""
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Be in a phase inside the block."""
+        before, self.phase, self.evaluating = self.phase, phase, False
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.phase = before
+            self.depth -= 1
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Note that the forward of a module begins: a hook of torch for all modules."""
+        if self.depth or self._is_fake(module):
+            if not self._modules:
+                self._before = self.phase
+                if self.phase == SCRIPT:
+                    self.phase, self.evaluating = FORWARD, not torch.is_grad_enabled()
+            self._modules.append((module, self.names.get(module) or self.module or type(module).__name__))
+            self.depth += 1
+
+    def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Note that the forward of a module has ended, or failed: a hook of torch for all modules."""
+        while any(one is module for one, _ in self._modules):
+            ended, _ = self._modules.pop()
+            self.depth -= 1
+            if not self._modules:
+                self.phase = self._before
+            if ended is module:
+                break
+
+    def name(self, model: nn.Module) -> None:
+        """Remember the names of the modules of a model."""
+        for name, module in model.named_modules():
+            self.names.setdefault(module, name.removeprefix("module.") or type(module).__name__)
+
+    def _is_fake(self, module: nn.Module) -> bool:
+        if module not in self._fake:
+            self._fake[module] = any(isinstance(one, FakeTensor) or hasattr(one, "_local_tensor") for one in module.parameters())
+        return self._fake[module]

@@ -1,0 +1,132 @@
+"""Runs a program as one of several real processes, and measures what it allocates and sends.
+
+python measure.py memory|exchanges FOLDER SCRIPT [ARGUMENTS]
+"""
+
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accel import Accelerator
+from accel.optimizer import AcceleratedOptimizer
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+WHOLE = {"_allgather_base_": 0, "_reduce_scatter_base_": 1, "allgather_": 0}
+
+
+class Sent(TorchDispatchMode):
+    """What is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        name = func._schema.name.partition("::")[2]
+        if func.namespace == "c10d":
+            tensors = [leaf for leaf in tree_leaves(args[WHOLE.get(name, 0)]) if isinstance(leaf, torch.Tensor)]
+            self.log.append((name, sum(tensor.nbytes for tensor in tensors)))
+        elif func.namespace == "_c10d_functional" and name not in ("wait_tensor", "_wrap_tensor_autograd"):
+            size = args[0].nbytes * (args[1] if name == "all_gather_into_tensor" else 1)
+            self.log.append((name, size))
+        return func(*args, **(kwargs or {}))
+
+
+class Watch:
+    """What an Accelerator prepares, and the steps of its optimizers."""
+
+    def __init__(self, sent: Sent | None) -> None:
+        self.models: list[nn.Module] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.gradients: dict[int, int] = {}
+        self.steps: list[int] = []
+        self.sent = sent
+
+    def prepared(self, accelerator: Accelerator, ready: object) -> None:
+        if isinstance(ready, nn.Module):
+            self.models.append(ready)
+        if isinstance(ready, AcceleratedOptimizer):
+            self.optimizers.append(ready.optimizer)
+            ready.optimizer.register_step_pre_hook(self.before)
+            ready.optimizer.register_step_post_hook(self.after)
+
+    def loss(self, loss: torch.Tensor, weight: object) -> None:
+        pass
+
+    def before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self.gradients[id(optimizer)] = size([p.grad for group in optimizer.param_groups for p in group["params"]])
+
+    def after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self.steps.append(len(self.sent.log) if self.sent is not None else 0)
+
+
+def size(tensors: Any) -> int:
+    """Return the bytes of tensors on this rank."""
+    total = 0
+    for tensor in {id(one): one for one in tensors if isinstance(one, torch.Tensor)}.values():
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        total += local.numel() * local.element_size()
+    return total
+
+
+def peak_of(profiler: Any) -> int:
+    """Return the most bytes that the allocator of the CPU had given out."""
+    events, stack = [], list(profiler.profiler.kineto_results.experimental_event_tree())
+    while stack:
+        event = stack.pop()
+        stack.extend(event.children)
+        if event.typed[0] == torch._C._profiler._EventType.Allocation:
+            events.append((event.start_time_ns, event.typed[1].alloc_size))
+    now = most = 0
+    for _, change in sorted(events, key=lambda one: one[0]):
+        now += change
+        most = max(most, now)
+    return most
+
+
+def main() -> None:
+    mode, folder, script, *rest = sys.argv[1:]
+    sys.argv = [script, *rest]
+    sys.path[0] = str(Path(script).parent)
+    sent = Sent() if mode == "exchanges" else None
+    watch = Watch(sent)
+    Accelerator.observer = watch
+    profiler: Any = torch.profiler.profile(profile_memory=True) if sent is None else sent
+    with profiler:
+        globals_of = runpy.run_path(script, run_name="__main__")
+    del globals_of
+    rank = int(os.environ.get("RANK", "0"))
+    optimizers = max(len(watch.optimizers), 1)
+    ends = watch.steps[optimizers - 1 :: optimizers]
+    found: dict[str, Any] = {
+        "parameters_bytes": size(p for model in watch.models for p in model.parameters()),
+        "gradients_bytes": sum(watch.gradients.values()),
+        "optimizer_bytes": size(v for o in watch.optimizers for s in o.state.values() for v in s.values()),
+    }
+    if sent is None:
+        found["peak_bytes"] = peak_of(profiler)
+    else:
+        begin = ends[-2] if len(ends) > 1 else 0
+        names = sorted({name for name, _ in sent.log[begin : ends[-1]]})
+        log = sent.log[begin : ends[-1]]
+        found["exchanges"] = [
+            [name, sum(one == name for one, _ in log), sum(count for one, count in log if one == name)]
+            for name in names
+        ]
+    (Path(folder) / f"{mode}-{rank}.json").write_text(json.dumps(found))
+    if dist.is_initialized():
+        dist.barrier()
+
+
+if __name__ == "__main__":
+    main()
