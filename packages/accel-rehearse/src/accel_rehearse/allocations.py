@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch
 from torch.utils._pytree import tree_iter
 
-from accel_rehearse.stage import EVALUATION, Stage
+from accel_rehearse.stage import EVALUATION, SCRIPT, Stage
 
 PARAMETERS, GRADIENTS, OPTIMIZER, BUFFERS, BATCHES, EXCHANGE, ACTIVATIONS = (
     "parameters",
@@ -36,6 +36,7 @@ class Block:
         module: Module in whose forward it was allocated.
         phase: Phase in which it was allocated.
         kind: What it holds.
+        host: Whether it is memory of the host, until it is moved.
         reference: What tells that it is freed.
     """
 
@@ -43,6 +44,7 @@ class Block:
     module: str
     phase: str
     kind: str = ACTIVATIONS
+    host: bool = False
     reference: Any = field(default=None, repr=False)
 
 
@@ -51,10 +53,11 @@ class Allocations:
 
     Args:
         stage: Where the script stands.
+        apart: Whether the device has memory of its own, and models are made on the host.
     """
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, stage: Stage, *, apart: bool) -> None:
+        self._stage, self._apart = stage, apart
         self._blocks: dict[int, Block] = {}
         #: each change of memory: the block, and its bytes before and after
         self.changes: list[tuple[Block, int, int]] = []
@@ -73,11 +76,20 @@ class Allocations:
         key = storage._cdata
         block = self._blocks.get(key)
         if block is None:
-            block = self._blocks[key] = Block(0, self._stage.module, self._phase)
+            host = self._apart and self._stage.phase == SCRIPT and not self._stage.depth and kind in (PARAMETERS, BUFFERS)
+            block = self._blocks[key] = Block(0, self._stage.module, self._phase, host=host)
             block.reference = weakref.ref(storage, lambda _: self._change(self._blocks.pop(key), 0))
             self._change(block, storage.nbytes())
         if kind is not None:
             block.kind = kind
+
+    def move(self, tensors: Iterable[Any]) -> None:
+        """Take note that tensors are on the device from now on."""
+        for tensor in local_tensors(tensors):
+            block = self._blocks.get(tensor.untyped_storage()._cdata)
+            if block is not None and block.host:
+                size, block.size, block.host = block.size, 0, False
+                self._change(block, size)
 
     def note_all(self, tree: Any, kind: str) -> None:
         """Take note of all tensors of nested values, as of one kind."""
@@ -90,6 +102,8 @@ class Allocations:
 
     def _change(self, block: Block, size: int) -> None:
         before, block.size = block.size, size
+        if block.host:
+            return
         self.current += size - before
         self.changes.append((block, before, size))
         if self._stage.evaluating:

@@ -109,7 +109,7 @@ def run(
     if problems:
         raise CannotRun("accel rehearse", problems)
     with tempfile.TemporaryDirectory(prefix="accel-rehearse-") as folder:
-        asked = {"ranks": chosen, "size": size, "machines": machines, "steps": steps or STEPS}
+        asked = {"ranks": chosen, "size": size, "machines": machines, "steps": steps or STEPS, "cpu": settings.cpu}
         notes = _rehearse(options, Path(folder), asked)
     report = report_of(notes, asked, hardware)
     if json is not None:

@@ -30,12 +30,13 @@ class EqualPeers(Transport):
     Args:
         rank: Rank of this process.
         size: Number of ranks.
+        cpu: Whether ranks compute on the CPU, so that small tensors travel within an agreement.
     """
 
     inline_bytes = INLINE_BYTES
 
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, rank: int, size: int, *, cpu: bool) -> None:
+        self.rank, self.size, self._cpu = rank, size, cpu
         self.point_to_point = EqualPoints(rank)
         # whether the tensors of the next agreement, and of the newest, travel in it
         self._next_in_message = self._in_message = False
@@ -63,7 +64,7 @@ class EqualPeers(Transport):
         small = travels_small(tensors, room)
         if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
             return small
-        self._next_in_message = small
+        self._next_in_message = small and self._cpu
         return False
 
     def votes(self, what: str) -> Votes:

@@ -32,15 +32,20 @@ def topology_of(rank: int, size: int, machines: int) -> Topology:
 
 
 @contextmanager
-def as_rank(topology: Topology) -> Iterator[None]:
-    """Let the process be a rank inside the block. Its environment says so from then on."""
+def as_rank(topology: Topology, *, cpu: bool) -> Iterator[None]:
+    """Let the process be a rank inside the block. Its environment says so from then on.
+
+    Args:
+        topology: The place of the rank.
+        cpu: Whether ranks compute on the CPU.
+    """
     change({**worker_environ(topology), "MASTER_PORT": "1", STORE_FD: None, "ACCEL_FLIGHT_RECORDER": None})
     rank, size = topology.rank, topology.world_size
     if size == 1:
         yield
         return
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
-    peers = EqualPeers(rank, size)
+    peers = EqualPeers(rank, size, cpu=cpu)
 
     def start(request: RunRequest) -> Run:
         run_context._refuse_mesh(request.mesh, size)

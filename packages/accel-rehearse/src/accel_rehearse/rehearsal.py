@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -19,11 +20,13 @@ from accel.preparation import Preparer
 from accel.tracking.session import TrackingSession
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.modules import module as modules
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader
 
 from accel_rehearse.allocations import GRADIENTS, OPTIMIZER, PARAMETERS, Allocations, bytes_of
@@ -40,11 +43,12 @@ class Rehearsal:
 
     Args:
         steps: Optimizer steps to make.
+        cpu: Whether the job computes on the CPU, and not on devices with memory of their own.
     """
 
-    def __init__(self, steps: int) -> None:
-        self.stage = Stage()
-        self.allocations = Allocations(self.stage)
+    def __init__(self, steps: int, *, cpu: bool) -> None:
+        self.stage, self._cpu = Stage(), cpu
+        self.allocations = Allocations(self.stage, apart=not cpu)
         self.exchanges, self.flops, self.placeholders = ExchangeLog(), FlopCount(), Placeholders()
         self.bounds = LoopBounds(steps, self.allocations)
         self.bounds.made = lambda: self._made / max(len(self.optimizers), 1)
@@ -72,6 +76,7 @@ class Rehearsal:
             inner = accelerator.unwrap_model(ready)
             self.stage.name(inner)
             self.allocations.note_all(list(ready.parameters()), PARAMETERS)
+            self.allocations.move([*ready.parameters(), *ready.buffers()])
             if hasattr(inner, "save_pretrained"):
                 inner.__dict__["save_pretrained"] = Mock(return_value=None)
         elif isinstance(ready, AcceleratedOptimizer):
@@ -94,6 +99,7 @@ class Rehearsal:
                 self.allocations.watching_resizes(),
                 self._phases(),
                 _writing_nothing(),
+                _many_at_once(cpu=self._cpu),
                 patch.object(Accelerator, "observer", self),
                 self.mode,
             ):
@@ -148,6 +154,12 @@ class Rehearsal:
             begin(scheduler, *args, **kwargs)
             self.schedules[scheduler] = []
 
+        propagate: Any = ShardingPropagator._propagate_tensor_meta_non_cached
+
+        def outside(*args: Any) -> Any:
+            with _disable_current_modes():  # DTensor asks for shapes by fakes of its own
+                return propagate(*args)
+
         engine = "_engine_run_backward"
         with (
             patch.object(torch.autograd, engine, during(BACKWARD, getattr(torch.autograd, engine))),
@@ -156,6 +168,7 @@ class Rehearsal:
             patch.object(DistributedDataParallel, "_pre_forward", pre_forward),
             patch.object(nn.Module, "_apply", convert),
             patch.object(LRScheduler, "__init__", scheduled),
+            patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", outside),
         ):
             yield
 
@@ -203,6 +216,20 @@ def _exchange_in_python(container: Any) -> None:
 def _average(group: Any, bucket: dist.GradBucket) -> Any:
     work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
     return work.get_future().then(lambda future: future.value()[0])
+
+
+@contextmanager
+def _many_at_once(*, cpu: bool) -> Iterator[None]:
+    """Let fakes be among the tensors of which torch changes many at once, as optimizers do on accelerators."""
+    name, listed = "_get_foreach_kernels_supported_devices", "_foreach_supported_types"
+    places = [import_module("torch.optim.optimizer"), import_module("torch.utils._foreach_utils")]
+    with ExitStack() as stack:
+        for place in places:
+            kinds = [*getattr(place, listed), FakeTensor]
+            stack.enter_context(patch.object(place, listed, kinds))
+            if not cpu:
+                stack.enter_context(patch.object(place, name, Mock(return_value=["cpu"])))
+        yield
 
 
 @contextmanager

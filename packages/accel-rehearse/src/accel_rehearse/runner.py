@@ -30,9 +30,9 @@ def main(arguments: Sequence[str]) -> int:
     folder, kind, script, *rest = arguments
     asked = json.loads((Path(folder) / "asked.json").read_text())
     rank = asked["ranks"][int(process_environ().get("RANK", "0"))]
-    rehearsal = Rehearsal(asked["steps"])
+    rehearsal = Rehearsal(asked["steps"], cpu=asked["cpu"])
     refusal = None
-    with as_rank(topology_of(rank, asked["size"], asked["machines"])):
+    with as_rank(topology_of(rank, asked["size"], asked["machines"]), cpu=asked["cpu"]):
         try:
             with rehearsal.running():
                 _run(script, rest, module=kind == "module")
