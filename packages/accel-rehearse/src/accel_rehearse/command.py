@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -36,6 +37,9 @@ examples:
 exit codes: 0 if nothing is wrong; 1 if something is; 2 if SCRIPT cannot be rehearsed."""
 
 
+_SECONDS = re.compile(r"[0-9]*\.?[0-9]+s?(@1)?")
+
+
 def _ranks(text: str) -> str | None:
     return text if text and all(part.strip().isdecimal() for part in text.split(",")) else None
 
@@ -49,6 +53,12 @@ OWN = (
         about="The ranks to rehearse, each by itself. Default: the first and the last.",
     ),
     LaunchOption("--json", type=FILE, key=None, about="Write all that was found into this file."),
+    LaunchOption(
+        "--measured",
+        type=OptionType("SECONDS", "seconds on one device such as 0.41s@1", lambda text: text if _SECONDS.fullmatch(text) else None),
+        key=None,
+        about="How long a step of the same batch takes on one real device, such as 0.41s@1.",
+    ),
     LaunchOption(
         "--device",
         type=OptionType("NAME", f"one of {', '.join(KNOWN)}", lambda text: text.lower() if text.lower() in KNOWN else None),
@@ -77,7 +87,7 @@ OWN = (
 
 
 def run(
-    options: ResolvedOptions, steps: int | None, ranks: str | None, json: str | None, **device: str | None
+    options: ResolvedOptions, steps: int | None, ranks: str | None, json: str | None, measured: str | None, **device: str | None
 ) -> int:
     """Rehearse a script, and print what was found.
 
@@ -86,6 +96,7 @@ def run(
         steps: Number of optimizer steps. Default: 3.
         ranks: Ranks to rehearse, with commas. Default: the first and the last.
         json: Path of a file to write.
+        measured: Seconds of a step on one device, as 0.41s@1.
         device: Name and rates of a device.
 
     Returns:
@@ -96,6 +107,7 @@ def run(
     """
     settings = options.settings
     size, machines = settings.num_processes or 1, settings.num_machines or 1
+    seconds = float(measured.partition("s")[0]) if measured else None
     hardware, problems = read_hardware(**device)
     problems += sharding_problems(settings, size)
     chosen = sorted({int(part) for part in ranks.split(",")}) if ranks else sorted({0, size - 1})
@@ -109,12 +121,12 @@ def run(
     if problems:
         raise CannotRun("accel rehearse", problems)
     with tempfile.TemporaryDirectory(prefix="accel-rehearse-") as folder:
-        asked = {"ranks": chosen, "size": size, "machines": machines, "steps": steps or STEPS, "cpu": settings.cpu}
+        asked = {"ranks": chosen, "size": size, "machines": machines, "steps": steps or STEPS, "cpu": settings.cpu, "measured": seconds}
         notes = _rehearse(options, Path(folder), asked)
     report = report_of(notes, asked, hardware)
     if json is not None:
         _write(json, report)
-    print(table_of(report, hardware), flush=True)
+    print(table_of(report), flush=True)
     if report["refusals"]:
         return 2
     return 1 if report["mistakes"] else 0

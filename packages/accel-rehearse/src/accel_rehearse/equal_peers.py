@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar, final
 
 import torch
@@ -31,11 +31,13 @@ class EqualPeers(Transport):
         rank: Rank of this process.
         size: Number of ranks.
         cpu: Whether ranks compute on the CPU, so that small tensors travel within an agreement.
+        on_call: What is told of each call that all ranks have to make.
     """
 
     inline_bytes = INLINE_BYTES
 
-    def __init__(self, rank: int, size: int, *, cpu: bool) -> None:
+    def __init__(self, rank: int, size: int, *, cpu: bool, on_call: Callable[[str], None]) -> None:
+        self._on_call = on_call
         self.rank, self.size, self._cpu = rank, size, cpu
         self.point_to_point = EqualPoints(rank)
         # whether the tensors of the next agreement, and of the newest, travel in it
@@ -46,11 +48,13 @@ class EqualPeers(Transport):
         return self
 
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
+        self._on_call(what)
         return [payload] * self.size
 
     def agree(
         self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
     ) -> Sequence[bytes] | None:
+        self._on_call(what)
         self._in_message, self._next_in_message = self._next_in_message, False
         return [part] * self.size
 
@@ -93,9 +97,11 @@ class EqualPeers(Transport):
         return x.clone()
 
     def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
+        self._on_call(what)
         return [value] * self.size
 
     def broadcast_object(self, value: T, source: int) -> T:
+        self._on_call("broadcast_object")
         return value
 
     def close(self) -> None:

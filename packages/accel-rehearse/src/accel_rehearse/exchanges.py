@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.utils._pytree import tree_iter
 
+from accel_rehearse.refusal import frame_of_script, line_of
+
 NAMESPACES = ("c10d", "_c10d_functional")
 #: operations of these namespaces that exchange nothing
 _LOCAL = ("wait_tensor", "_wrap_tensor_autograd")
@@ -40,6 +42,8 @@ class ExchangeLog:
 
     def __init__(self) -> None:
         self.log: list[Exchange] = []
+        #: calls that have to be the same on all ranks, with the lines of the script
+        self.calls: list[tuple[str, str]] = []
         self._groups: dict[Any, tuple[int, ...]] = {}
 
     def note(self, func: Any, args: Sequence[Any]) -> None:
@@ -60,6 +64,11 @@ class ExchangeLog:
         else:
             size = _bytes(args[1] if name in ("reduce_scatter", "gather", "scatter") else args[0])
         self.log.append((name, size, ranks))
+        self.call(name)
+
+    def call(self, name: str) -> None:
+        """Take note of a call that all ranks have to make."""
+        self.calls.append((name, line_of(frame_of_script())))
 
     def _ranks(self, args: Sequence[Any], *, functional: bool) -> tuple[int, ...]:
         if functional:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_BYTES = re.compile(r"([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)(i?)b?(?:/s)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +65,9 @@ def read_hardware(
 
 
 def _read(text: str) -> float | None:
-    found = _BYTES.fullmatch(text.strip())
-    if found is None:
-        return None
+    number = text.lower().removesuffix("/s").removesuffix("b").strip()
+    unit = number[-1:] if number[-1:] in _UNITS else ""
     try:
-        number = float(found[1])
+        return float(number.removesuffix(unit)) * _UNITS[unit]
     except ValueError:
         return None
-    unit = _UNITS[found[2].lower()]
-    return number * (1024 ** (len(str(unit)) // 3) if found[3] else unit)

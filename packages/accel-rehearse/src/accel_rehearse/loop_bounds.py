@@ -44,6 +44,8 @@ class LoopBounds:
         self.backwards = 0
         #: the loaders that are trained on, with the epochs of the loop around
         self.training: dict[Any, int | None] = {}
+        #: the loaders of the passes that are under way
+        self.passing: list[Any] = []
         self._evaluated: weakref.WeakSet[Any] = weakref.WeakSet()
         self._began, self._done_at, self._further = time.monotonic(), 0.0, 0
 
@@ -68,14 +70,18 @@ class LoopBounds:
         began_done, before, served = self.is_done, self.backwards, 0
         if began_done and loader in self.training:
             self._end_if_enough()
-        for batch in batches:
-            if self.backwards > before and loader not in self.training:
-                self.training[loader] = epochs
-            if served and self._is_enough(loader, served, began_done=began_done):
-                return
-            self._allocations.note_all(batch, BATCHES)
-            served += 1
-            yield batch
+        self.passing.append(loader)
+        try:
+            for batch in batches:
+                if self.backwards > before and loader not in self.training:
+                    self.training[loader] = epochs
+                if served and self._is_enough(loader, served, began_done=began_done):
+                    return
+                self._allocations.note_all(batch, BATCHES)
+                served += 1
+                yield batch
+        finally:
+            self.passing.remove(loader)
         if self.backwards > before:
             self.training.setdefault(loader, epochs)
         self._evaluated.add(loader)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from typing import Any
+
+import torch
 
 from accel_rehearse.allocations import bytes_of
 from accel_rehearse.exchanges import by_name
@@ -10,20 +14,19 @@ from accel_rehearse.rehearsal import Rehearsal
 from accel_rehearse.schedules import length_of
 
 
-def notes_of(rehearsal: Rehearsal, rank: int, size: int) -> dict[str, Any]:
+def notes_of(rehearsal: Rehearsal, rank: int) -> dict[str, Any]:
     """Return what a rehearsal has found of its rank.
 
     Args:
         rehearsal: A rehearsal that has ended.
         rank: The rank.
-        size: Number of ranks.
     """
-    allocations, marks, steps = rehearsal.allocations, rehearsal.marks, rehearsal.bounds.steps
+    allocations, marks, log = rehearsal.allocations, rehearsal.marks, rehearsal.exchanges.log
     parameters = [one for model in rehearsal.models for one in model.parameters()]
     states = [value for one in rehearsal.optimizers for state in one.state.values() for value in state.values()]
-    last = min(steps, len(marks))
-    begin = marks[last - 2] if last > 1 else (0, 0)
-    end = marks[last - 1] if last else begin
+    whole = {"parameters": _whole(parameters), "optimizer": _whole(states)}
+    begin, end = marks[-2:] if len(marks) > 1 else ((0, 0), *marks) if marks else ((0, 0), (0, 0))
+    names = [[name, tuple(one.shape)] for model in rehearsal.models for name, one in model.named_parameters()]
     return {
         "rank": rank,
         "parameters_bytes": bytes_of(parameters),
@@ -34,28 +37,50 @@ def notes_of(rehearsal: Rehearsal, rank: int, size: int) -> dict[str, Any]:
         "peak_by_kind": allocations.peak_by_kind(),
         "largest_modules": allocations.largest_modules(8),
         "evaluation_peak_bytes": allocations.evaluation_peak,
-        "exchanges": by_name(rehearsal.exchanges.log[begin[0] : end[0]]),
+        "exchanges": by_name(log[begin[0] : end[0]]),
         "flops": end[1] - begin[1],
-        "steps": len(marks),
+        "whole_bytes": whole,
         "loop": _loop(rehearsal),
         "steered": rehearsal.placeholders.steered,
+        "lines": rehearsal.lines,
+        "models": hashlib.sha256(repr(names).encode()).hexdigest(),
+        "batches": [_length(loader) for loader in rehearsal.bounds.training],
+        "calls": rehearsal.exchanges.calls,
+        "mistakes": rehearsal.mistakes(),
+        "refusals": [],
     }
 
 
-def _loop(rehearsal: Rehearsal) -> dict[str, int | None]:
+def _whole(tensors: list[Any]) -> int:
+    """Return the bytes of whole tensors, as a checkpoint has them."""
+    different = {id(one): one for one in tensors if isinstance(one, torch.Tensor)}.values()
+    return sum(one.numel() * one.element_size() for one in different)
+
+
+def _loop(rehearsal: Rehearsal) -> dict[str, float | None]:
     """Return the samples of a step, the steps of an epoch, the epochs, and the step at which the schedule ends."""
-    samples = steps = epochs = None
-    if rehearsal.accelerators and rehearsal.bounds.training:
+    samples = steps = epochs = end = None
+    advances = 1.0
+    if rehearsal.bounds.training:
         every = rehearsal.accelerators[0].gradient_accumulation_steps
         loader, epochs = next(iter(rehearsal.bounds.training.items()))
         samples = None if loader.total_batch_size is None else loader.total_batch_size * every
-        steps = _length(loader)
-        steps = None if steps is None else -(-steps // every)
+        batches = _length(loader)
+        steps = None if batches is None else -(-batches // every)
+    for scheduler, places in rehearsal.schedules.items():
+        length = length_of(scheduler)
+        if length is not None:
+            advances = (places[-1] - places[0]) / (len(places) - 1) if len(places) > 1 else 1.0
+            if not advances and steps:  # it advances once in an epoch
+                advances = 1 / steps
+            end = math.ceil(length / advances) if advances else None
+            break
     return {
         "samples_per_step": samples,
         "steps_per_epoch": steps,
         "epochs": epochs,
-        "schedule_ends_at_step": _end_of_schedule(rehearsal, steps),
+        "schedule_ends_at_step": end,
+        "advances": advances,
     }
 
 
@@ -64,15 +89,3 @@ def _length(loader: Any) -> int | None:
         return len(loader)
     except TypeError:  # a stream
         return None
-
-
-def _end_of_schedule(rehearsal: Rehearsal, steps_per_epoch: int | None) -> int | None:
-    for scheduler, places in rehearsal.schedules.items():
-        length = length_of(scheduler)
-        if length is None:
-            continue
-        advances = (places[-1] - places[0]) / (len(places) - 1) if len(places) > 1 else 1
-        if advances:
-            return -(-length // max(int(advances), 1))
-        return None if steps_per_epoch is None else length * steps_per_epoch
-    return None

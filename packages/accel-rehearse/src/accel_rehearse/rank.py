@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -32,12 +32,13 @@ def topology_of(rank: int, size: int, machines: int) -> Topology:
 
 
 @contextmanager
-def as_rank(topology: Topology, *, cpu: bool) -> Iterator[None]:
+def as_rank(topology: Topology, *, cpu: bool, on_call: Callable[[str], None]) -> Iterator[None]:
     """Let the process be a rank inside the block. Its environment says so from then on.
 
     Args:
         topology: The place of the rank.
         cpu: Whether ranks compute on the CPU.
+        on_call: What is told of each call that all ranks have to make.
     """
     change({**worker_environ(topology), "MASTER_PORT": "1", STORE_FD: None, "ACCEL_FLIGHT_RECORDER": None})
     rank, size = topology.rank, topology.world_size
@@ -45,7 +46,7 @@ def as_rank(topology: Topology, *, cpu: bool) -> Iterator[None]:
         yield
         return
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
-    peers = EqualPeers(rank, size, cpu=cpu)
+    peers = EqualPeers(rank, size, cpu=cpu, on_call=on_call)
 
     def start(request: RunRequest) -> Run:
         run_context._refuse_mesh(request.mesh, size)

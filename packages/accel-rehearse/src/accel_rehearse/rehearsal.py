@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -33,9 +32,10 @@ from accel_rehearse.allocations import GRADIENTS, OPTIMIZER, PARAMETERS, Allocat
 from accel_rehearse.exchanges import ExchangeLog
 from accel_rehearse.fake_dispatch import FakeDispatch
 from accel_rehearse.flops import FlopCount
-from accel_rehearse.loop_bounds import LoopBounds
+from accel_rehearse.loop_bounds import LoopBounds, RehearsalOver
 from accel_rehearse.placeholders import Placeholders
-from accel_rehearse.stage import BACKWARD, EVALUATION, PREPARE, STEP, Stage
+from accel_rehearse.refusal import frame_of_script, line_of
+from accel_rehearse.stage import BACKWARD, PREPARE, STEP, Stage
 
 
 class Rehearsal:
@@ -64,15 +64,20 @@ class Rehearsal:
         self.gradients_bytes: dict[int, int] = {}
         #: exchanges and operations until the end of each round of steps
         self.marks: list[tuple[int, int]] = []
-        #: the samples of the loaders that are trained on
-        self.saved = 0
+        #: lines of the script, by what it does there
+        self.lines: dict[str, str] = {}
+        #: lines at which it gathers what was evaluated, and iterates over a loader that was not prepared
+        self._gathers: dict[str, DataLoader[Any]] = {}
+        self._unprepared: list[str] = []
 
     def prepared(self, accelerator: Accelerator, ready: object) -> None:
         """Note an object that an Accelerator has prepared."""
+        line = line_of(frame_of_script())
         if accelerator not in self.accelerators:
             self.accelerators.append(accelerator)
         if isinstance(ready, nn.Module):
             self.models.append(ready)
+            self.lines.setdefault("prepare", line)
             inner = accelerator.unwrap_model(ready)
             self.stage.name(inner)
             self.allocations.note_all(list(ready.parameters()), PARAMETERS)
@@ -83,6 +88,7 @@ class Rehearsal:
             self.optimizers.append(ready.optimizer)
         elif isinstance(ready, DataLoader):
             self.loaders.append(ready)
+            self.lines.setdefault("loader", line)
 
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
         """Note that a backward begins."""
@@ -153,12 +159,25 @@ class Rehearsal:
         def scheduled(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
             begin(scheduler, *args, **kwargs)
             self.schedules[scheduler] = []
+            self.lines.setdefault("schedule", line_of(frame_of_script()))
 
         propagate: Any = ShardingPropagator._propagate_tensor_meta_non_cached
 
         def outside(*args: Any) -> Any:
             with _disable_current_modes():  # DTensor asks for shapes by fakes of its own
                 return propagate(*args)
+
+        gather_whole, iterate_whole = Accelerator.gather, DataLoader.__iter__
+
+        def gather(accelerator: Accelerator, *args: Any, **kwargs: Any) -> Any:
+            if stage.evaluating and self.bounds.passing and self.bounds.passing[-1] not in self.bounds.training:
+                self._gathers[line_of(frame_of_script())] = self.bounds.passing[-1]
+            return gather_whole(accelerator, *args, **kwargs)
+
+        def iterate(loader: DataLoader[Any]) -> Any:
+            if loader not in self.loaders:
+                self._unprepared.append(line_of(frame_of_script()))
+            return iterate_whole(loader)
 
         engine = "_engine_run_backward"
         with (
@@ -167,6 +186,8 @@ class Rehearsal:
             patch.object(Preparer, "model", during(PREPARE, Preparer.model)),
             patch.object(DistributedDataParallel, "_pre_forward", pre_forward),
             patch.object(nn.Module, "_apply", convert),
+            patch.object(Accelerator, "gather", gather),
+            patch.object(DataLoader, "__iter__", iterate),
             patch.object(LRScheduler, "__init__", scheduled),
             patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", outside),
         ):
@@ -185,11 +206,27 @@ class Rehearsal:
             self._stepping.__exit__(None, None, None)
             self.allocations.note_all(optimizer.state, OPTIMIZER)
             self._made += 1
-            if self._made % max(len(self.optimizers), 1) == 0:
+            if self._made % max(len(self.optimizers), 1) == 0 and len(self.marks) < self.bounds.steps:
                 self.marks.append((len(self.exchanges.log), self.flops.total))
-                if not self.bounds.is_done or len(self.marks) <= self.bounds.steps:
-                    for scheduler, places in self.schedules.items():
-                        places.append(scheduler.last_epoch)
+                for scheduler, places in self.schedules.items():
+                    places.append(scheduler.last_epoch)
+            elif self.bounds.is_done and not self.bounds.training:
+                raise RehearsalOver  # nothing else ends its loop
+
+    def mistakes(self) -> list[list[str]]:
+        """Return what this rank alone shows to be wrong: what, the line, and what would help."""
+        found = []
+        if self._unprepared and not self.bounds.training:
+            what = "the script trains on a loader that was not prepared: all ranks get the same samples"
+            found.append([what, self._unprepared[0], "pass the loader to accelerator.prepare"])
+        if self.accelerators and not self.marks:
+            found.append(["no optimizer has made a step", self.lines.get("prepare", ""), "prepare optimizer and loader"])
+        for line, loader in self._gathers.items():
+            rows, length = loader.total_batch_size, loader.total_dataset_length
+            if rows and length % rows:
+                what = f"gather returns repeated samples too: {-(-length // rows) * rows} for {length} of the data"
+                found.append([what, line, "use accelerator.gather_for_metrics"])
+        return found
 
 
 def _convert(module: nn.Module, fn: Any, fakes: Sequence[torch.Tensor], *, recurse: bool) -> nn.Module:

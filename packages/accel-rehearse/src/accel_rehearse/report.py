@@ -5,9 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from accel_rehearse.durations import BEST, WORST, step_seconds
 from accel_rehearse.hardware import Hardware
+from accel_rehearse.mistakes import mistakes_of
+from accel_rehearse.sizes import size_of
 
 Notes = dict[str, Any]
+STEERS = "decide by the number of steps, or by values of the data"
+_OF_RANK = (
+    "parameters_bytes",
+    "gradients_bytes",
+    "optimizer_bytes",
+    "peak_bytes",
+    "peak_at",
+    "peak_by_kind",
+    "largest_modules",
+    "evaluation_peak_bytes",
+    "exchanges",
+    "flops",
+)
 
 
 def report_of(notes: Sequence[Notes], asked: Notes, hardware: Hardware) -> Notes:
@@ -18,34 +34,28 @@ def report_of(notes: Sequence[Notes], asked: Notes, hardware: Hardware) -> Notes
         asked: Number of ranks, machines and steps.
         hardware: The device of a rank.
     """
-    refusals = [{"rank": one["rank"], **one["refusal"]} for one in notes if "refusal" in one]
-    steered: dict[str, str] = {line: text for one in notes for line, text in one["steered"].items()}
-    refusals += [
-        {
-            "what": f"a number that only the device knows decides what is done next: {text}",
-            "line": line,
-            "remedy": "decide by the number of steps, or on values of the data",
-        }
-        for line, text in steered.items()
+    unknown = [
+        [f"a number that only the device knows decides what is done next: {text}", line, STEERS]
+        for one in notes
+        for line, text in one["steered"].items()
     ]
-    first = notes[0]
+    refusals = dict.fromkeys(map(tuple, [*(each for one in notes for each in one["refusals"]), *unknown]))
+    first, per_machine = notes[0], asked["size"] // asked["machines"]
+    durations = [step_seconds(one, hardware, per_machine, asked["measured"]) for one in notes]
     return {
         "size": asked["size"],
         "machines": asked["machines"],
-        "ranks": {str(one["rank"]): one for one in notes},
-        **{name: first["loop"][name] for name in ("samples_per_step", "steps_per_epoch", "schedule_ends_at_step")},
-        "mistakes": [],
-        "refusals": refusals,
+        "ranks": {str(one["rank"]): {name: one[name] for name in _OF_RANK} for one in notes},
+        **first["loop"],
+        "checkpoint_bytes": sum(first["whole_bytes"].values()),
+        "step_seconds": max(durations, key=lambda one: one.get("high", 0)),
+        "mistakes": mistakes_of(notes, asked["size"], hardware),
+        "refusals": [dict(zip(("what", "line", "remedy"), one, strict=True)) for one in refusals],
     }
 
 
-def table_of(report: Notes, hardware: Hardware) -> str:
-    """Return the report in words and columns.
-
-    Args:
-        report: The report.
-        hardware: The device of a rank.
-    """
+def table_of(report: Notes) -> str:
+    """Return a report in words and columns."""
     lines = [f"accel rehearse: {report['size']} ranks on {report['machines']} machines"]
     lines += _rows("memory of a rank", report, _MEMORY)
     for rank, one in report["ranks"].items():
@@ -57,11 +67,16 @@ def table_of(report: Notes, hardware: Hardware) -> str:
             f"  rank {rank}: {each['calls']} x {each['name']} among {each['group_size']} ranks, {size_of(each['bytes'])}"
             for each in one["exchanges"]
         ]
-    known = {name: value for name in ("samples_per_step", "steps_per_epoch", "schedule_ends_at_step") if (value := report[name])}
-    lines += [f"{name.replace('_', ' ')}: {value}" for name, value in known.items()]
+    for name in ("samples_per_step", "steps_per_epoch", "epochs", "schedule_ends_at_step"):
+        lines += [f"{name.replace('_', ' ')}: {report[name]}"] if report[name] is not None else []
+    lines.append(f"a checkpoint has {size_of(report['checkpoint_bytes'])}")
+    if seconds := report["step_seconds"]:
+        lines.append(
+            f"a step takes {seconds['low']:.3g} to {seconds['high']:.3g} s, bound by {seconds['bound']}: at {BEST:.0%} to"
+            f" {WORST:.0%} of the device's rate, {seconds['exchange']:.3g} s of exchange hidden behind it or not"
+        )
     for problem in report["mistakes"] + report["refusals"]:
-        lines.append(f"{problem['line'] or 'the job'}: {problem['what']}")
-        lines += [f"  {problem['remedy']}"] if problem.get("remedy") else []
+        lines.append(f"{problem['line'] or 'the job'}: {problem['what']}\n  {problem['remedy']}")
     return "\n".join(lines)
 
 
@@ -76,16 +91,7 @@ _MEMORY = {
 
 def _rows(title: str, report: Notes, keys: dict[str, str]) -> list[str]:
     ranks = report["ranks"].values()
-    lines = [f"{title:24}" + "".join(f"{'rank ' + str(one['rank']):>14}" for one in ranks)]
+    lines = [f"{title:24}" + "".join(f"{'rank ' + one:>14}" for one in report["ranks"])]
     return lines + [
         f"  {name:22}" + "".join(f"{size_of(one[key]):>14}" for one in ranks) for name, key in keys.items()
     ]
-
-
-def size_of(count: float) -> str:
-    """Return bytes in words, such as 1.5 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

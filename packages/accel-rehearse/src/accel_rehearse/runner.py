@@ -14,7 +14,7 @@ from accel_state.environ import process_environ
 from accel_rehearse.loop_bounds import RehearsalOver
 from accel_rehearse.notes import notes_of
 from accel_rehearse.rank import as_rank, topology_of
-from accel_rehearse.refusal import line_of_error
+from accel_rehearse.refusal import CannotRehearse, line_of_error
 from accel_rehearse.rehearsal import Rehearsal
 
 
@@ -31,24 +31,43 @@ def main(arguments: Sequence[str]) -> int:
     asked = json.loads((Path(folder) / "asked.json").read_text())
     rank = asked["ranks"][int(process_environ().get("RANK", "0"))]
     rehearsal = Rehearsal(asked["steps"], cpu=asked["cpu"])
-    refusal = None
-    with as_rank(topology_of(rank, asked["size"], asked["machines"]), cpu=asked["cpu"]):
+    place = topology_of(rank, asked["size"], asked["machines"])
+    fault: list[str] = []
+    with as_rank(place, cpu=asked["cpu"], on_call=rehearsal.exchanges.call):
         try:
             with rehearsal.running():
                 _run(script, rest, module=kind == "module")
-        except RehearsalOver:
-            pass
-        except SystemExit as end:
-            if end.code not in (None, 0):
-                refusal = {"what": f"the script ended with exit code {end.code}", "line": line_of_error(end)}
-        except Exception as error:  # noqa: BLE001 - whatever a script raises is told by its line
-            traceback.print_exc()
-            refusal = {"what": f"{type(error).__name__}: {error}", "line": line_of_error(error)}
-        notes = notes_of(rehearsal, rank, asked["size"])
-    if refusal is not None:
-        notes["refusal"] = refusal
+        except (Exception, RehearsalOver, SystemExit) as error:  # noqa: BLE001 - whatever a script raises is told by its line
+            fault = _fault_of(error)
+        notes = notes_of(rehearsal, rank)
+    if fault:
+        what, line, remedy, kind = fault
+        notes[kind].append([what, line, remedy])
     (Path(folder) / f"rank-{rank}.json").write_text(json.dumps(notes))
     return 0
+
+
+def _fault_of(error: BaseException) -> list[str]:
+    """Return what ended a script, its line and a way out, and whether that is a mistake of the script or a refusal."""
+    line = line_of_error(error)
+    if isinstance(error, RehearsalOver) or (isinstance(error, SystemExit) and error.code in (None, 0)):
+        return []
+    if isinstance(error, SystemExit):
+        return [f"the script ends with exit code {error.code}", line, "see its output", "mistakes"]
+    traceback.print_exception(error)
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, CannotRehearse) or _of_fakes(error):
+        return [what, line, "leave this out of the rehearsal, as what it computes depends on numbers", "refusals"]
+    return [what, line, "a job would end here as well", "mistakes"]
+
+
+def _of_fakes(error: BaseException | None) -> bool:
+    """Return whether an error, or what it came from, is about tensors without numbers."""
+    if error is None:
+        return False
+    words = str(error).lower()
+    about = "fake" in words or "data pointer" in words or "data is not allocated" in words
+    return about or type(error).__module__.startswith("torch._subclasses") or _of_fakes(error.__cause__)
 
 
 def _run(script: str, arguments: Sequence[str], *, module: bool) -> None:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
+from inspect import getclosurevars, isfunction
 from typing import Any
 
-from torch.optim import lr_scheduler as schedules
-
-#: names by which functions of a schedule know its length
-_LENGTHS = ("num_training_steps", "total_steps", "max_steps", "num_steps", "t_total")
-#: attributes of torch's schedules with their length
-_ATTRIBUTES = {
-    schedules.OneCycleLR: "total_steps",
-    schedules.CosineAnnealingLR: "T_max",
-    schedules.LinearLR: "total_iters",
-    schedules.ConstantLR: "total_iters",
-    schedules.PolynomialLR: "total_iters",
-}
-#: the longest schedule that is looked for
-_LONGEST = 1 << 32
+#: names of torch's schedules, of others, and of functions for their length
+_LENGTHS = ("total_steps", "T_max", "total_iters", "num_training_steps", "max_steps", "num_steps", "t_total")
+#: the least change of a rate in a step
+_LEAST = 1e-9
+#: the longest schedule that is looked for, and steps before it at which its rate is compared
+_LONGEST, _BEFORE = 1 << 32, [1 << power for power in range(31)]
 
 
 def length_of(scheduler: Any) -> int | None:
@@ -27,40 +21,30 @@ def length_of(scheduler: Any) -> int | None:
     Args:
         scheduler: A scheduler of torch.
     """
-    for kind, name in _ATTRIBUTES.items():
-        if isinstance(scheduler, kind):
-            return int(getattr(scheduler, name))
-    if isinstance(scheduler, schedules.MultiStepLR):
-        return max(scheduler.milestones, default=None)
-    if isinstance(scheduler, schedules.SequentialLR):
-        last = length_of(scheduler._schedulers[-1])
-        return None if last is None else scheduler._milestones[-1] + last
-    if isinstance(scheduler, schedules.ChainedScheduler):
-        return max(filter(None, map(length_of, scheduler._schedulers)), default=None)
-    if isinstance(scheduler, schedules.LambdaLR):
-        return _length_of_function(scheduler.lr_lambdas[0])
-    return None
+    parts: list[Any] = vars(scheduler).get("_schedulers", [])
+    if parts:
+        last = length_of(parts[-1])
+        return None if last is None else last + max(vars(scheduler).get("_milestones", [0]))
+    for rate in vars(scheduler).get("lr_lambdas", [])[:1]:
+        given = rate.keywords if isinstance(rate, partial) else getclosurevars(rate).nonlocals if isfunction(rate) else {}
+        return _named_length(given) or _length_of_function(rate)
+    return _named_length(vars(scheduler)) or max(vars(scheduler).get("milestones", ()), default=None)
+
+
+def _named_length(values: Any) -> int | None:
+    return next((values[name] for name in _LENGTHS if isinstance(values.get(name), int)), None)
 
 
 def _length_of_function(rate: Any) -> int | None:
-    """Return from where on a function of steps stays the same, or the length that it was given."""
-    given = dict(rate.keywords) if isinstance(rate, partial) else {}
-    code = getattr(rate, "__code__", None)
-    if code is not None and rate.__closure__:
-        given.update(
-            (name, cell.cell_contents) for name, cell in zip(code.co_freevars, rate.__closure__, strict=True)
-        )
-    for name in _LENGTHS:
-        if isinstance(given.get(name), int):
-            return int(given[name])
-    try:
-        last = rate(_LONGEST)
-        if any(rate(_LONGEST - (1 << power)) != last for power in range(31)):
+    """Return from where on a function of steps stays the same."""
+    low, high = 0, _LONGEST
+    with suppress(Exception):  # a function of the script's, which may know no such step
+        last = rate(high)
+        if any(rate(high - before) != last for before in _BEFORE):
             return None
-        low, high = 0, _LONGEST
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if rate(middle) == last else (middle + 1, high)
-    except Exception:  # noqa: BLE001 - a function of the script's, which may know no such step
-        return None
-    return low or None
+        # a rate that only becomes too small for a float has no end
+        return low if low and abs(rate(low - 1) - last) > _LEAST else None
+    return None

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import ast
 import linecache
-import operator
 from functools import cache
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
 
-_OPERATORS: dict[type[ast.operator], Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
+#: what the bounds of a loop may be made of, so that to compute them changes nothing
+_PLAIN = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.operator, ast.expr_context)
 
 
 def epochs_of(frame: FrameType | None) -> int | None:
@@ -26,19 +20,26 @@ def epochs_of(frame: FrameType | None) -> int | None:
         frame: Frame in which a pass over a loader begins.
     """
     while frame is not None:
-        loops = [
-            node
-            for node in ast.walk(tree_of(frame.f_code.co_filename))
-            if isinstance(node, ast.For) and node.lineno < frame.f_lineno <= (node.end_lineno or 0)
-        ]
-        for loop in sorted(loops, key=lambda node: -node.lineno):
-            for call in ast.walk(loop.iter):
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "range":
-                    values = [_value(argument, frame) for argument in call.args]
-                    if None not in values:
-                        return len(range(*values))
+        for range_of in _ranges_around(frame.f_code.co_filename, frame.f_lineno):
+            found = eval(range_of, frame.f_globals, frame.f_locals)  # noqa: S307 - an expression of the script's own
+            return len(found) if isinstance(found, range) else None
         frame = frame.f_back
     return None
+
+
+@cache
+def _ranges_around(file: str, line: int) -> list[CodeType]:
+    """Return the ranges of the loops around a line, the innermost first."""
+    calls = [
+        call
+        for loop in ast.walk(tree_of(file))
+        if isinstance(loop, ast.For) and loop.lineno < line <= (loop.end_lineno or 0)
+        for call in ast.walk(loop.iter)
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func) == "range"
+        and all(isinstance(node, _PLAIN) for argument in call.args for node in ast.walk(argument))
+    ]
+    return [compile(ast.Expression(call), file, "eval") for call in sorted(calls, key=lambda call: -call.lineno)]
 
 
 @cache
@@ -48,28 +49,3 @@ def tree_of(file: str) -> ast.Module:
         return ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return ast.Module([], [])
-
-
-def _value(node: ast.expr, frame: FrameType) -> Any:
-    """Return the whole number of an expression, or None."""
-    value: Any = None
-    if isinstance(node, ast.Constant):
-        value = node.value
-    elif isinstance(node, ast.Name):
-        value = frame.f_locals.get(node.id, frame.f_globals.get(node.id))
-    elif isinstance(node, ast.Attribute):
-        holder = _object(node.value, frame)
-        value = None if holder is None else vars(holder).get(node.attr) if hasattr(holder, "__dict__") else None
-    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        sides = [_value(side, frame) for side in (node.left, node.right)]
-        value = None if None in sides else _OPERATORS[type(node.op)](*sides)
-    return value if isinstance(value, int) else None
-
-
-def _object(node: ast.expr, frame: FrameType) -> Any:
-    if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
-    if isinstance(node, ast.Attribute):
-        holder = _object(node.value, frame)
-        return vars(holder).get(node.attr) if hasattr(holder, "__dict__") else None
-    return None
