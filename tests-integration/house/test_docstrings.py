@@ -23,6 +23,7 @@ DONE = (
     "accel-data",
     "accel-verify",
     "accel-chaos",
+    "accel-rehearse",
     "accel-track",
     "accel-runs",
     "accel-submit",

@@ -50,6 +50,7 @@ MAY_IMPORT = {
     "accel-compat": {"accel-state", "accel-launch", "accel-names", "accel"},
     "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
     "accel-chaos": {"accel-comm", "accel-state", "accel-checkpoint", "accel-launch", "accel"} | {"accel-verify"},
+    "accel-rehearse": {"accel-comm", "accel-state", "accel-ops", "accel-launch", "accel"},
 }
 # Import names of third parties that differ from the names of their distributions.
 DISTRIBUTION_OF = {"yaml": "pyyaml", "PIL": "pillow", "pytest_timeout": "pytest-timeout"}
@@ -185,6 +186,7 @@ def test_torch_free_packages_leave_torch_alone() -> None:
         "accel_compat.migrate.command",
         "accel_testing",
         "accel_big.command",
+        "accel_rehearse.command",
         "accel_verify.command",
         "accel_verify.consumption_log",
     ]

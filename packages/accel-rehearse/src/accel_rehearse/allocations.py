@@ -76,7 +76,9 @@ class Allocations:
         key = storage._cdata
         block = self._blocks.get(key)
         if block is None:
-            host = self._apart and self._stage.phase == SCRIPT and not self._stage.depth and kind in (PARAMETERS, BUFFERS)
+            host = (
+                self._apart and self._stage.phase == SCRIPT and not self._stage.depth and kind in (PARAMETERS, BUFFERS)
+            )
             block = self._blocks[key] = Block(0, self._stage.module, self._phase, host=host)
             block.reference = weakref.ref(storage, lambda _: self._change(self._blocks.pop(key), 0))
             self._change(block, storage.nbytes())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
+import click
 from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions
 from accel_launch.cli.launch_option import LaunchOption
 from accel_launch.cli.option_types import COUNT, FILE, OptionType, as_text
@@ -19,7 +20,7 @@ from accel_launch.config.option_entries import sharding_problems
 from accel_launch.script_job import read_script_job
 from accel_state.errors import CannotRun
 
-from accel_rehearse.hardware import KNOWN, Hardware, read_hardware
+from accel_rehearse.hardware import KNOWN, hardware_of, read_number, read_rates
 from accel_rehearse.report import report_of, table_of
 
 RUNNER = "accel_rehearse.runner"
@@ -55,31 +56,33 @@ OWN = (
     LaunchOption("--json", type=FILE, key=None, about="Write all that was found into this file."),
     LaunchOption(
         "--measured",
-        type=OptionType("SECONDS", "seconds on one device such as 0.41s@1", lambda text: text if _SECONDS.fullmatch(text) else None),
+        type=OptionType(
+            "SECONDS", "seconds on one device such as 0.41s@1", lambda text: text if _SECONDS.fullmatch(text) else None
+        ),
         key=None,
         about="How long a step of the same batch takes on one real device, such as 0.41s@1.",
     ),
     LaunchOption(
         "--device",
-        type=OptionType("NAME", f"one of {', '.join(KNOWN)}", lambda text: text.lower() if text.lower() in KNOWN else None),
+        type=click.Choice(list(KNOWN), case_sensitive=False),
         key=None,
-        about=f"The device of each rank: {', '.join(KNOWN)}. Default: none, so that nothing is too large.",
+        about="The device of each rank. Default: none, so that nothing is too large.",
     ),
     LaunchOption(
         "--memory",
-        type=OptionType("BYTES", "bytes such as 80GB", lambda text: text),
+        type=OptionType("BYTES", "bytes such as 80GB", read_number),
         key=None,
         about="Memory of a device, in place of that of --device.",
     ),
     LaunchOption(
         "--flops",
-        type=OptionType("RATE", "a number such as 990e12", lambda text: text),
+        type=OptionType("RATE", "a number such as 990e12", read_number),
         key=None,
         about="Floating-point operations of a device per second, in the precision of the job.",
     ),
     LaunchOption(
         "--bandwidth",
-        type=OptionType("RATES", "bytes per second such as 450GB/s,50GB/s", lambda text: text),
+        type=OptionType("RATES", "bytes per second such as 450GB/s,50GB/s", read_rates),
         key=None,
         about="Bytes per second that a rank sends within a machine, and between machines.",
     ),
@@ -87,7 +90,12 @@ OWN = (
 
 
 def run(
-    options: ResolvedOptions, steps: int | None, ranks: str | None, json: str | None, measured: str | None, **device: str | None
+    options: ResolvedOptions,
+    steps: int | None,
+    ranks: str | None,
+    json: str | None,
+    measured: str | None,
+    **device: Any,
 ) -> int:
     """Rehearse a script, and print what was found.
 
@@ -108,24 +116,28 @@ def run(
     settings = options.settings
     size, machines = settings.num_processes or 1, settings.num_machines or 1
     seconds = float(measured.partition("s")[0]) if measured else None
-    hardware, problems = read_hardware(**device)
-    problems += sharding_problems(settings, size)
+    hardware = hardware_of(**device)
+    problems = sharding_problems(settings, size)
     chosen = sorted({int(part) for part in ranks.split(",")}) if ranks else sorted({0, size - 1})
     problems += [f"--ranks {rank}: the job has ranks 0 to {size - 1}" for rank in chosen if rank >= size]
-    if size % machines:
-        problems.append(f"{size} processes on {machines} machines: each machine has to have equally many")
+    problems += [f"{size} processes on {machines} machines: each needs equally many"] if size % machines else []
     if settings.use_deepspeed:
         problems.append("DeepSpeed's engine computes by itself, and cannot be rehearsed: rehearse with --use_fsdp")
-    if settings.dynamo_config:
-        problems.append("compiled models cannot be rehearsed: leave out dynamo_config, as the memory is much the same")
     if problems:
         raise CannotRun("accel rehearse", problems)
     with tempfile.TemporaryDirectory(prefix="accel-rehearse-") as folder:
-        asked = {"ranks": chosen, "size": size, "machines": machines, "steps": steps or STEPS, "cpu": settings.cpu, "measured": seconds}
+        asked = {
+            "ranks": chosen,
+            "size": size,
+            "machines": machines,
+            "steps": steps or STEPS,
+            "cpu": settings.cpu,
+            "measured": seconds,
+        }
         notes = _rehearse(options, Path(folder), asked)
     report = report_of(notes, asked, hardware)
     if json is not None:
-        _write(json, report)
+        Path(json).write_text(dumps(report, indent=2) + "\n")
     print(table_of(report), flush=True)
     if report["refusals"]:
         return 2
@@ -135,7 +147,7 @@ def run(
 def _rehearse(options: ResolvedOptions, folder: Path, asked: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the notes of each rank."""
     ranks: Sequence[int] = asked["ranks"]
-    (folder / "asked.json").write_text(json.dumps(asked))
+    (folder / "asked.json").write_text(dumps(asked))
     settings, environ = options.settings, dict(options.environ)
     arranged = settings.parallelism_config
     if arranged is not None:  # the sizes are those of the job, and not of the ranks that run
@@ -149,18 +161,16 @@ def _rehearse(options: ResolvedOptions, folder: Path, asked: dict[str, Any]) -> 
     if code or not all(file.exists() for file in files):
         print(words, file=sys.stderr, flush=True)
         raise CannotRun("accel rehearse", ["the process of a rank has ended before it could say what it found"])
-    return [json.loads(file.read_text()) for file in files]
-
-
-def _write(path: str, report: dict[str, Any]) -> None:
-    Path(path).write_text(json.dumps(report, indent=2) + "\n")
+    return [loads(file.read_text()) for file in files]
 
 
 COMMAND = LaunchCommand(
     "rehearse",
     run,
     own=OWN,
-    options=[option for option in OPTIONS if option.name not in ("no_python", "submit", "submit_options", "submit_file")],
+    options=[
+        option for option in OPTIONS if option.name not in ("no_python", "submit", "submit_options", "submit_file")
+    ],
     words="SCRIPT [arguments of the script]",
     help=HELP,
     epilog=EPILOG,

@@ -8,30 +8,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.distributed import distributed_c10d
 from torch.utils._pytree import tree_iter
 
 from accel_rehearse.refusal import frame_of_script, line_of
 
+torchs: Any = distributed_c10d  # of which torch has given no types
 NAMESPACES = ("c10d", "_c10d_functional")
 #: operations of these namespaces that exchange nothing
 _LOCAL = ("wait_tensor", "_wrap_tensor_autograd")
-#: names of an operation in torch's namespaces, and the field's
-_NAMES = {
-    "_allgather_base": "all_gather",
-    "allgather": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_out": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "alltoall_base": "all_to_all",
-    "alltoall": "all_to_all",
-    "all_to_all_single": "all_to_all",
-}
+#: the field's names, which torch writes in several ways
+_NAMES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
 #: an exchange: its name, the bytes of the whole tensor, the ranks that take part
 Exchange = tuple[str, int, tuple[int, ...]]
@@ -56,7 +43,8 @@ class ExchangeLog:
         operation = func._schema.name.partition("::")[2].rstrip("_")
         if operation in _LOCAL:
             return
-        name = _NAMES.get(operation, operation)
+        bare = operation.replace("_", "")
+        name = next((one for one in _NAMES if one.replace("_", "") in bare), operation)
         functional = func.namespace != "c10d"
         ranks = self._ranks(args, functional=functional)
         if functional:
@@ -71,11 +59,11 @@ class ExchangeLog:
         self.calls.append((name, line_of(frame_of_script())))
 
     def _ranks(self, args: Sequence[Any], *, functional: bool) -> tuple[int, ...]:
-        if functional:
-            named = args[-1] if isinstance(args[-1], str) else args[-1].group_name
-            group = _resolve_process_group(named)
-        else:
-            group = next(dist.ProcessGroup.unbox(value) for value in args[1:] if isinstance(value, torch.ScriptObject))
+        group: Any = args[-1]
+        if isinstance(group, str):
+            group = torchs._resolve_process_group(group)
+        elif not functional:
+            group = next(torchs.ProcessGroup.unbox(one) for one in args[1:] if isinstance(one, torch.ScriptObject))
         key = group.group_name
         if key not in self._groups:
             self._groups[key] = tuple(dist.get_process_group_ranks(group))

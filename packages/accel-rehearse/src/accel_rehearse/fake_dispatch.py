@@ -6,7 +6,7 @@ from typing import Any, final
 
 import torch
 from torch import nn
-from torch._C._distributed_c10d import _create_work_from_future
+from torch._C import _distributed_c10d
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_iter
@@ -19,16 +19,18 @@ from accel_rehearse.placeholders import Placeholders
 from accel_rehearse.stage import Stage
 
 aten = torch.ops.aten
+torchs: Any = _distributed_c10d  # of which torch has given no types
 #: what a number is that only the device knows
 _NUMBERS = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default}
 
 
 @final
-class FakeDispatch(TorchDispatchMode):
+class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
     """The mode in which a script is rehearsed.
 
-    Parameters and buffers of modules are fake, and so is what is computed from them. Real tensors, as those of data, stay
-    real among themselves. On the stage a new tensor of floats is fake; integers stay real, as they may steer, and are small.
+    Parameters and buffers of modules are fake, and so is what is computed from them. Real tensors, as those of data,
+    stay real among themselves. On the stage a new tensor of floats is fake; integers stay real, as they may steer, and
+    are small.
 
     Args:
         stage: Where the script stands.
@@ -46,12 +48,12 @@ class FakeDispatch(TorchDispatchMode):
         flops: FlopCount,
         placeholders: Placeholders,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # of torch
         self.stage, self._allocations, self._exchanges = stage, allocations, exchanges
         self._flops, self._placeholders = flops, placeholders
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         #: what stands for a tensor that several modules are given
-        self._fakes = WeakIdKeyDictionary()
+        self._fakes: Any = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation, for real or on fakes, and tell of it."""
@@ -113,9 +115,9 @@ class FakeDispatch(TorchDispatchMode):
 
 def _done(func: Any, args: Any) -> Any:
     """Return what an exchange of fakes returns: the tensors that it fills, and the work that is done."""
-    future = torch.futures.Future()
+    future: Any = torch.futures.Future()
     future.set_result([leaf for leaf in tree_iter(args[0]) if isinstance(leaf, torch.Tensor)])
-    work = _create_work_from_future(future).boxed()
+    work = torchs._create_work_from_future(future).boxed()
     return work if len(func._schema.returns) == 1 else (args[0], work)
 
 
@@ -124,14 +126,8 @@ _BY_MASK = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
 
 def _as_indices(indices: Any) -> list[Any]:
     """Return indices in which real masks are the places that they choose, so that the shape of the result is known."""
-    return [
-        place
-        for index in indices
-        for place in (
-            index.nonzero().unbind(1)
-            if isinstance(index, torch.Tensor)
-            and not isinstance(index, FakeTensor)
-            and index.dtype in (torch.bool, torch.uint8)
-            else [index]
-        )
-    ]
+    places: list[Any] = []
+    for index in indices:
+        real = type(index) is torch.Tensor and index.dtype in (torch.bool, torch.uint8)
+        places += index.nonzero().unbind(1) if real else [index]
+    return places

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils import flop_counter
 
 aten = torch.ops.aten
+torchs: Any = flop_counter  # of which torch has given no types
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, out_val: Any = None, **__: Any) -> int:
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
+    return int(torchs.sdpa_flop_count(query.shape, key.shape, value.shape))
 
 
 def _attention_backward(grad: Any, query: Any, key: Any, value: Any, *_: Any, out_val: Any = None, **__: Any) -> int:
-    return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
+    return int(torchs.sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
 
 
 #: torch has no formula for the kernels of the CPU
@@ -27,15 +27,9 @@ _OF_CPU = {
 
 
 class FlopCount:
-    """The floating-point operations so far, by dtype of the result."""
+    """The floating-point operations so far."""
 
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    @property
-    def total(self) -> int:
-        """The floating-point operations of all dtypes."""
-        return self.counts.total()
+    total = 0
 
     def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Add an operation, if it is one of those that count: products of matrices, convolutions, attention.
@@ -47,7 +41,6 @@ class FlopCount:
             out: Its result.
         """
         packet = func.overloadpacket
-        formula = flop_registry.get(packet) or _OF_CPU.get(packet)
+        formula: Any = torchs.flop_registry.get(packet) or _OF_CPU.get(packet)
         if formula is not None:
-            first = out if isinstance(out, torch.Tensor) else next(one for one in out if isinstance(one, torch.Tensor))
-            self.counts[str(first.dtype).removeprefix("torch.")] += formula(*args, **kwargs, out_val=out)
+            self.total += formula(*args, **kwargs, out_val=out)

@@ -36,38 +36,31 @@ KNOWN = {
 }
 
 
-def read_hardware(
-    device: str | None, memory: str | None, flops: str | None, bandwidth: str | None
-) -> tuple[Hardware, list[str]]:
-    """Return the device that options describe, and what cannot be read of them.
-
-    Args:
-        device: Name of a known device.
-        memory: Bytes, such as 80GB.
-        flops: Operations per second, such as 990e12.
-        bandwidth: Bytes per second within a machine and between machines, such as 450GB/s,50GB/s.
-    """
-    hardware, problems = KNOWN[device] if device else Hardware(), []
-    if memory is not None:
-        size = _read(memory)
-        problems += [] if size else [f"--memory {memory}: expected bytes such as 80GB"]
-        hardware = replace(hardware, memory=int(size or 0))
-    if flops is not None:
-        rate = _read(flops)
-        problems += [] if rate else [f"--flops {flops}: expected a number such as 990e12"]
-        hardware = replace(hardware, flops=rate)
-    if bandwidth is not None:
-        rates = [_read(part) for part in bandwidth.split(",")]
-        if not all(rates) or len(rates) > 2:
-            problems.append(f"--bandwidth {bandwidth}: expected bytes per second such as 450GB/s,50GB/s")
-        hardware = replace(hardware, within=rates[0], between=rates[-1])
-    return hardware, problems
+def read_rates(text: str) -> str | None:
+    """Return a text of one or two rates with commas, or None if it cannot be read."""
+    return text if 1 <= len(text.split(",")) <= 2 and all(map(read_number, text.split(","))) else None
 
 
-def _read(text: str) -> float | None:
+def read_number(text: str) -> int | None:
+    """Return the number of a text such as 80GB, 450GB/s or 990e12, or None if it cannot be read."""
     number = text.lower().removesuffix("/s").removesuffix("b").strip()
     unit = number[-1:] if number[-1:] in _UNITS else ""
     try:
-        return float(number.removesuffix(unit)) * _UNITS[unit]
+        return int(float(number.removesuffix(unit)) * _UNITS[unit])
     except ValueError:
         return None
+
+
+def hardware_of(device: str | None, memory: int | None, flops: int | None, bandwidth: str | None) -> Hardware:
+    """Return the device that options describe.
+
+    Args:
+        device: Name of a known device.
+        memory: Its bytes.
+        flops: Its operations per second.
+        bandwidth: What `read_rates` has read: bytes per second within a machine, and between machines.
+    """
+    rates = [read_number(part) for part in bandwidth.split(",")] if bandwidth else [None]
+    given = {"memory": memory, "flops": flops, "within": rates[0], "between": rates[-1]}
+    known = KNOWN[device] if device else Hardware()
+    return replace(known, **{name: value for name, value in given.items() if value})

@@ -65,7 +65,7 @@ def _wrong_length(one: Notes) -> Iterator[Sequence[str]]:
         yield (
             f"the schedule ends at step {end}, and training has {steps * epochs} steps ({epochs} epochs of {steps})",
             lines.get("schedule", ""),
-            f"make it {round(steps * epochs * loop['advances'])} long: it advances {loop['advances']:g} times in a step",
+            f"make it {round(steps * epochs * loop['advances'])} long: a step advances it by {loop['advances']:g}",
         )
 
 

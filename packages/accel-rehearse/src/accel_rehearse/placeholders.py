@@ -79,6 +79,7 @@ class Placeholders:
             replaced("__int__", lambda tensor: self._exact(int(VALUE))),
             replaced("__index__", lambda tensor: self._exact(int(VALUE))),
             replaced("tolist", lambda tensor: _nested(self._item(tensor), tensor.shape)),
+            replaced("isfinite", _finite),
             replaced("numpy", _zeros_of_numpy),
             replaced("__array__", _zeros_of_numpy),
         ):
@@ -142,6 +143,11 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
 
 def _nested(value: Any, shape: tuple[int, ...]) -> Any:
     return value if not shape else [_nested(value, shape[1:]) for _ in range(shape[0])]
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    """Return that numbers are finite, as a real tensor, so that what asks for it goes on."""
+    return torch.ones(tensor.shape, dtype=torch.bool)
 
 
 def _zeros_of_numpy(tensor: torch.Tensor) -> Any:

@@ -64,6 +64,9 @@ def as_rank(topology: Topology, *, cpu: bool, on_call: Callable[[str], None]) ->
     with ExitStack() as stack:
         stack.enter_context(patch.object(run_context, "_start", start))
         stack.enter_context(patch.object(DataRanks, "__init__", speaking))
+        # the states of random numbers come from a process that has the same
+        own = patch("accel_data.resume.sampling_rng._of_first", lambda _, capture: capture())
+        stack.enter_context(own)
         for module in ("gather", "reduce", "broadcast", "scatter"):
             stack.enter_context(patch(f"accel_ops.{module}.travels_small", peers.travels_small))
         yield

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
 
 import torch
-import torch.distributed as dist
 from accel import Accelerator
-from accel.checkpoint.checkpointer import Checkpointer
-from accel.checkpoint.find import CheckpointFinder
 from accel.optimizer import AcceleratedOptimizer
 from accel.preparation import Preparer
-from accel.tracking.session import TrackingSession
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -34,8 +28,9 @@ from accel_rehearse.fake_dispatch import FakeDispatch
 from accel_rehearse.flops import FlopCount
 from accel_rehearse.loop_bounds import LoopBounds, RehearsalOver
 from accel_rehearse.placeholders import Placeholders
-from accel_rehearse.refusal import frame_of_script, line_of
+from accel_rehearse.refusal import CannotRehearse, frame_of_script, line_of
 from accel_rehearse.stage import BACKWARD, PREPARE, STEP, Stage
+from accel_rehearse.surroundings import convert, exchange_in_python, many_at_once, writing_nothing
 
 
 class Rehearsal:
@@ -67,12 +62,17 @@ class Rehearsal:
         #: lines of the script, by what it does there
         self.lines: dict[str, str] = {}
         #: lines at which it gathers what was evaluated, and iterates over a loader that was not prepared
-        self._gathers: dict[str, DataLoader[Any]] = {}
+        self._gathers: dict[str, Any] = {}
         self._unprepared: list[str] = []
 
     def prepared(self, accelerator: Accelerator, ready: object) -> None:
         """Note an object that an Accelerator has prepared."""
         line = line_of(frame_of_script())
+        strategy = accelerator.components.strategy.name
+        if strategy in ("spmd", "deepspeed"):
+            raise CannotRehearse(
+                f"strategy {strategy!r} computes outside of torch, and cannot be rehearsed: take fsdp2"
+            )
         if accelerator not in self.accelerators:
             self.accelerators.append(accelerator)
         if isinstance(ready, nn.Module):
@@ -104,8 +104,8 @@ class Rehearsal:
                 self.bounds.on_loaders(),
                 self.allocations.watching_resizes(),
                 self._phases(),
-                _writing_nothing(),
-                _many_at_once(cpu=self._cpu),
+                writing_nothing(),
+                many_at_once(cpu=self._cpu),
                 patch.object(Accelerator, "observer", self),
                 self.mode,
             ):
@@ -142,17 +142,16 @@ class Rehearsal:
         forward: Any = DistributedDataParallel._pre_forward
 
         def pre_forward(container: Any, *args: Any, **kwargs: Any) -> Any:
-            _exchange_in_python(container)
+            exchange_in_python(container)
             return forward(container, *args, **kwargs)
 
         apply: Any = nn.Module._apply
 
-        def convert(module: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
+        def converted(module: nn.Module, fn: Any, recurse: bool = True) -> Any:
             fakes = [one for one in module._parameters.values() if isinstance(one, FakeTensor)]
             if fakes:
-                return _convert(module, fn, fakes, recurse=recurse)
-            converted: nn.Module = apply(module, fn, recurse)
-            return converted
+                return convert(module, fn, fakes, recurse=recurse)
+            return apply(module, fn, recurse)
 
         begin: Any = LRScheduler.__init__
 
@@ -185,7 +184,7 @@ class Rehearsal:
             patch.object(Preparer, "prepare", during(PREPARE, Preparer.prepare)),
             patch.object(Preparer, "model", during(PREPARE, Preparer.model)),
             patch.object(DistributedDataParallel, "_pre_forward", pre_forward),
-            patch.object(nn.Module, "_apply", convert),
+            patch.object(nn.Module, "_apply", converted),
             patch.object(Accelerator, "gather", gather),
             patch.object(DataLoader, "__iter__", iterate),
             patch.object(LRScheduler, "__init__", scheduled),
@@ -220,74 +219,12 @@ class Rehearsal:
             what = "the script trains on a loader that was not prepared: all ranks get the same samples"
             found.append([what, self._unprepared[0], "pass the loader to accelerator.prepare"])
         if self.accelerators and not self.marks:
-            found.append(["no optimizer has made a step", self.lines.get("prepare", ""), "prepare optimizer and loader"])
+            found.append(
+                ["no optimizer has made a step", self.lines.get("prepare", ""), "prepare optimizer and loader"]
+            )
         for line, loader in self._gathers.items():
             rows, length = loader.total_batch_size, loader.total_dataset_length
             if rows and length % rows:
                 what = f"gather returns repeated samples too: {-(-length // rows) * rows} for {length} of the data"
                 found.append([what, line, "use accelerator.gather_for_metrics"])
         return found
-
-
-def _convert(module: nn.Module, fn: Any, fakes: Sequence[torch.Tensor], *, recurse: bool) -> nn.Module:
-    """Convert a module with fake parameters, which torch would put others in the place of."""
-    for child in module.children() if recurse else ():
-        child._apply(fn)
-    with torch.no_grad():
-        for parameter in fakes:
-            for held in (parameter, parameter.grad):
-                if held is not None and (converted := fn(held)) is not held:
-                    held.data = converted
-        for name, buffer in module._buffers.items():
-            module._buffers[name] = None if buffer is None else fn(buffer)
-    return module
-
-
-def _exchange_in_python(container: Any) -> None:
-    """Give a container a hook that averages its gradients by a call of Python, if the script has given it none."""
-    if not container._comm_hooks and container.__dict__.get("_rehearsed") is not container.reducer:
-        container.__dict__["_rehearsed"] = container.reducer
-        dist._register_comm_hook(container.reducer, container.process_group, _average)
-
-
-def _average(group: Any, bucket: dist.GradBucket) -> Any:
-    work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
-    return work.get_future().then(lambda future: future.value()[0])
-
-
-@contextmanager
-def _many_at_once(*, cpu: bool) -> Iterator[None]:
-    """Let fakes be among the tensors of which torch changes many at once, as optimizers do on accelerators."""
-    name, listed = "_get_foreach_kernels_supported_devices", "_foreach_supported_types"
-    places = [import_module("torch.optim.optimizer"), import_module("torch.utils._foreach_utils")]
-    with ExitStack() as stack:
-        for place in places:
-            kinds = [*getattr(place, listed), FakeTensor]
-            stack.enter_context(patch.object(place, listed, kinds))
-            if not cpu:
-                stack.enter_context(patch.object(place, name, Mock(return_value=["cpu"])))
-        yield
-
-
-@contextmanager
-def _writing_nothing() -> Iterator[None]:
-    """Write no checkpoint, weights or record inside the block, and find none."""
-    begin = TrackingSession.__init__
-
-    def untracked(session: TrackingSession, *args: Any, **kwargs: Any) -> None:
-        begin(session, *args, **{**kwargs, "main": False})
-
-    nothing = Mock(return_value=None)
-    with (
-        patch.multiple(Accelerator, save_model=nothing, save=nothing),
-        patch.multiple(Checkpointer, save=_save, load=nothing, save_and_stop=Mock(side_effect=SystemExit(0))),
-        patch.object(CheckpointFinder, "_numbered", Mock(return_value=[])),
-        patch("accel.preparation.ConsumptionLog.write", nothing),
-        patch.object(TrackingSession, "__init__", untracked),
-        patch.object(torch, "save", nothing),
-    ):
-        yield
-
-
-def _save(checkpointer: Checkpointer, output_dir: str | Path | None = None, *_: object, **__: object) -> Path:
-    return Path(output_dir or checkpointer.project.project_dir or ".")

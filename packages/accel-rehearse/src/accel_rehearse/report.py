@@ -64,7 +64,7 @@ def table_of(report: Notes) -> str:
     lines.append("exchanges of a step, by rank")
     for rank, one in report["ranks"].items():
         lines += [
-            f"  rank {rank}: {each['calls']} x {each['name']} among {each['group_size']} ranks, {size_of(each['bytes'])}"
+            f"  rank {rank}: {each['calls']} x {each['name']} of {each['group_size']} ranks, {size_of(each['bytes'])}"
             for each in one["exchanges"]
         ]
     for name in ("samples_per_step", "steps_per_epoch", "epochs", "schedule_ends_at_step"):
@@ -72,8 +72,8 @@ def table_of(report: Notes) -> str:
     lines.append(f"a checkpoint has {size_of(report['checkpoint_bytes'])}")
     if seconds := report["step_seconds"]:
         lines.append(
-            f"a step takes {seconds['low']:.3g} to {seconds['high']:.3g} s, bound by {seconds['bound']}: at {BEST:.0%} to"
-            f" {WORST:.0%} of the device's rate, {seconds['exchange']:.3g} s of exchange hidden behind it or not"
+            f"a step takes {seconds['low']:.3g} to {seconds['high']:.3g} s, bound by {seconds['bound']}: at {BEST:.0%}"
+            f" to {WORST:.0%} of the device's rate, {seconds['exchange']:.3g} s of exchange hidden behind it or not"
         )
     for problem in report["mistakes"] + report["refusals"]:
         lines.append(f"{problem['line'] or 'the job'}: {problem['what']}\n  {problem['remedy']}")
@@ -92,6 +92,4 @@ _MEMORY = {
 def _rows(title: str, report: Notes, keys: dict[str, str]) -> list[str]:
     ranks = report["ranks"].values()
     lines = [f"{title:24}" + "".join(f"{'rank ' + one:>14}" for one in report["ranks"])]
-    return lines + [
-        f"  {name:22}" + "".join(f"{size_of(one[key]):>14}" for one in ranks) for name, key in keys.items()
-    ]
+    return lines + [f"  {name:22}" + "".join(f"{size_of(one[key]):>14}" for one in ranks) for name, key in keys.items()]

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             with rehearsal.running():
                 _run(script, rest, module=kind == "module")
-        except (Exception, RehearsalOver, SystemExit) as error:  # noqa: BLE001 - whatever a script raises is told by its line
+        except (Exception, RehearsalOver, SystemExit) as error:  # noqa: BLE001 - told by its line
             fault = _fault_of(error)
         notes = notes_of(rehearsal, rank)
     if fault:

@@ -26,7 +26,9 @@ def length_of(scheduler: Any) -> int | None:
         last = length_of(parts[-1])
         return None if last is None else last + max(vars(scheduler).get("_milestones", [0]))
     for rate in vars(scheduler).get("lr_lambdas", [])[:1]:
-        given = rate.keywords if isinstance(rate, partial) else getclosurevars(rate).nonlocals if isfunction(rate) else {}
+        given = (
+            rate.keywords if isinstance(rate, partial) else getclosurevars(rate).nonlocals if isfunction(rate) else {}
+        )
         return _named_length(given) or _length_of_function(rate)
     return _named_length(vars(scheduler)) or max(vars(scheduler).get("milestones", ()), default=None)
 

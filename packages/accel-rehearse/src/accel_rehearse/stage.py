@@ -79,5 +79,7 @@ class Stage:
 
     def _is_fake(self, module: nn.Module) -> bool:
         if module not in self._fake:
-            self._fake[module] = any(isinstance(one, FakeTensor) or hasattr(one, "_local_tensor") for one in module.parameters())
+            self._fake[module] = any(
+                isinstance(one, FakeTensor) or hasattr(one, "_local_tensor") for one in module.parameters()
+            )
         return self._fake[module]

@@ -19,6 +19,7 @@ COMMANDS = {
     "verify": "run a script as configured and as plain PyTorch, and name the first thing that differs",
     "chaos": "run a script with faults, and say whether it recovers correctly",
     "checkpoint": "list and verify checkpoints",
+    "rehearse": "run a script as one rank of many, without the others: will it fit, how long, and is it right",
     "estimate-memory": "say how much memory a model takes, to load and to train",
     "runs": "list, show, compare and draw the records of runs",
     "migrate": "rewrite programs, scripts and config files for Accelerate",
@@ -32,6 +33,7 @@ COMMANDS = {
 EXTRAS = {
     "verify": "verify",
     "chaos": "chaos",
+    "rehearse": "rehearse",
     "estimate-memory": "big",
     "runs": "track",
     "migrate": "compat",
