@@ -99,3 +99,11 @@ class LoopBounds:
         longest = max(FURTHER_S, FURTHER_PART * (self._done_at - self._began))
         if self._further > FURTHER_PASSES or now - self._done_at > longest:
             raise RehearsalOver
+
+
+def length_or_none(loader: Any) -> int | None:
+    """Return the number of batches of a loader, or None if it is not known, as of a stream."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None

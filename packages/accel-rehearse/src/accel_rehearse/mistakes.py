@@ -59,9 +59,7 @@ def _too_large(notes: Sequence[Notes], size: int, hardware: Hardware) -> Iterato
 def _wrong_length(one: Notes) -> Iterator[Sequence[str]]:
     loop, lines = one["loop"], one["lines"]
     steps, epochs, end = loop["steps_per_epoch"], loop["epochs"], loop["schedule_ends_at_step"]
-    if steps == 0:
-        yield "an epoch has no batch for each rank", lines.get("loader", ""), "a smaller batch, or fewer ranks"
-    elif steps and epochs and end and abs(end - steps * epochs) > epochs:
+    if steps and epochs and end and abs(end - steps * epochs) > epochs:
         yield (
             f"the schedule ends at step {end}, and training has {steps * epochs} steps ({epochs} epochs of {steps})",
             lines.get("schedule", ""),

@@ -10,16 +10,18 @@ import torch
 
 from accel_rehearse.allocations import bytes_of
 from accel_rehearse.exchanges import by_name
+from accel_rehearse.loop_bounds import length_or_none
 from accel_rehearse.rehearsal import Rehearsal
 from accel_rehearse.schedules import length_of
 
 
-def notes_of(rehearsal: Rehearsal, rank: int) -> dict[str, Any]:
+def notes_of(rehearsal: Rehearsal, rank: int, *, failed: bool) -> dict[str, Any]:
     """Return what a rehearsal has found of its rank.
 
     Args:
         rehearsal: A rehearsal that has ended.
         rank: The rank.
+        failed: Whether the script has ended with an error.
     """
     allocations, marks, log = rehearsal.allocations, rehearsal.marks, rehearsal.exchanges.log
     parameters = [one for model in rehearsal.models for one in model.parameters()]
@@ -44,9 +46,9 @@ def notes_of(rehearsal: Rehearsal, rank: int) -> dict[str, Any]:
         "steered": rehearsal.placeholders.steered,
         "lines": rehearsal.lines,
         "models": hashlib.sha256(repr(names).encode()).hexdigest(),
-        "batches": [_length(loader) for loader in rehearsal.bounds.training],
+        "batches": [length_or_none(loader) for loader in rehearsal.bounds.training],
         "calls": rehearsal.exchanges.calls,
-        "mistakes": rehearsal.mistakes(),
+        "mistakes": rehearsal.mistakes(failed=failed),
         "refusals": [],
     }
 
@@ -65,7 +67,7 @@ def _loop(rehearsal: Rehearsal) -> dict[str, float | None]:
         every = rehearsal.accelerators[0].gradient_accumulation_steps
         loader, epochs = next(iter(rehearsal.bounds.training.items()))
         samples = None if loader.total_batch_size is None else loader.total_batch_size * every
-        batches = _length(loader)
+        batches = length_or_none(loader)
         steps = None if batches is None else -(-batches // every)
     for scheduler, places in rehearsal.schedules.items():
         length = length_of(scheduler)
@@ -82,10 +84,3 @@ def _loop(rehearsal: Rehearsal) -> dict[str, float | None]:
         "schedule_ends_at_step": end,
         "advances": advances,
     }
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except TypeError:  # a stream
-        return None

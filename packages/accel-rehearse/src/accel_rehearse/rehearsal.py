@@ -26,7 +26,7 @@ from accel_rehearse.allocations import GRADIENTS, OPTIMIZER, PARAMETERS, Allocat
 from accel_rehearse.exchanges import ExchangeLog
 from accel_rehearse.fake_dispatch import FakeDispatch
 from accel_rehearse.flops import FlopCount
-from accel_rehearse.loop_bounds import LoopBounds, RehearsalOver
+from accel_rehearse.loop_bounds import LoopBounds, RehearsalOver, length_or_none
 from accel_rehearse.placeholders import Placeholders
 from accel_rehearse.refusal import CannotRehearse, frame_of_script, line_of
 from accel_rehearse.stage import BACKWARD, PREPARE, STEP, Stage
@@ -67,7 +67,6 @@ class Rehearsal:
 
     def prepared(self, accelerator: Accelerator, ready: object) -> None:
         """Note an object that an Accelerator has prepared."""
-        line = line_of(frame_of_script())
         strategy = accelerator.components.strategy.name
         if strategy in ("spmd", "deepspeed"):
             raise CannotRehearse(
@@ -77,7 +76,7 @@ class Rehearsal:
             self.accelerators.append(accelerator)
         if isinstance(ready, nn.Module):
             self.models.append(ready)
-            self.lines.setdefault("prepare", line)
+            self.lines.setdefault("prepare", line_of(frame_of_script()))
             inner = accelerator.unwrap_model(ready)
             self.stage.name(inner)
             self.allocations.note_all(list(ready.parameters()), PARAMETERS)
@@ -88,7 +87,6 @@ class Rehearsal:
             self.optimizers.append(ready.optimizer)
         elif isinstance(ready, DataLoader):
             self.loaders.append(ready)
-            self.lines.setdefault("loader", line)
 
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
         """Note that a backward begins."""
@@ -212,16 +210,22 @@ class Rehearsal:
             elif self.bounds.is_done and not self.bounds.training:
                 raise RehearsalOver  # nothing else ends its loop
 
-    def mistakes(self) -> list[list[str]]:
-        """Return what this rank alone shows to be wrong: what, the line, and what would help."""
-        found = []
+    def mistakes(self, *, failed: bool) -> list[list[str]]:
+        """Return what this rank alone shows to be wrong: what, the line, and what would help.
+
+        Args:
+            failed: Whether the script has ended with an error.
+        """
+        found, where = list[list[str]](), self.lines.get("prepare", "")
         if self._unprepared and not self.bounds.training:
             what = "the script trains on a loader that was not prepared: all ranks get the same samples"
             found.append([what, self._unprepared[0], "pass the loader to accelerator.prepare"])
-        if self.accelerators and not self.marks:
-            found.append(
-                ["no optimizer has made a step", self.lines.get("prepare", ""), "prepare optimizer and loader"]
-            )
+        if not self.marks and not failed:
+            found.append(["no optimizer has made a step", where, "prepare optimizer and loader, and step"])
+        elif self.marks and not any(self.gradients_bytes.values()):
+            found.append(["the optimizer steps without gradients", where, "give it the parameters of the model"])
+        if any(length_or_none(loader) == 0 for loader in self.loaders):
+            found.append(["an epoch has no batch for this rank", where, "a smaller batch, or fewer ranks"])
         for line, loader in self._gathers.items():
             rows, length = loader.total_batch_size, loader.total_dataset_length
             if rows and length % rows:

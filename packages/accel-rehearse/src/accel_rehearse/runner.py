@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
                 _run(script, rest, module=kind == "module")
         except (Exception, RehearsalOver, SystemExit) as error:  # noqa: BLE001 - told by its line
             fault = _fault_of(error)
-        notes = notes_of(rehearsal, rank)
+        notes = notes_of(rehearsal, rank, failed=bool(fault))
     if fault:
         what, line, remedy, kind = fault
         notes[kind].append([what, line, remedy])
@@ -56,7 +56,9 @@ def _fault_of(error: BaseException) -> list[str]:
         return [f"the script ends with exit code {error.code}", line, "see its output", "mistakes"]
     traceback.print_exception(error)
     what = f"{type(error).__name__}: {error}"
-    if isinstance(error, CannotRehearse) or _of_fakes(error):
+    if isinstance(error, CannotRehearse):
+        return [str(error), line, "rehearse without it", "refusals"]
+    if _of_fakes(error):
         return [what, line, "leave this out of the rehearsal, as what it computes depends on numbers", "refusals"]
     return [what, line, "a job would end here as well", "mistakes"]
 

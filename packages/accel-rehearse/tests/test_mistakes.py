@@ -1,0 +1,119 @@
+"""`accel rehearse` names what is wrong with a program, with its line, and lets right programs pass."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accel_rehearse.hardware import Hardware
+from accel_rehearse.mistakes import mistakes_of
+
+Rehearse = Callable[..., Any]
+PROGRAMS = Path(__file__).parent / "programs"
+PROGRAM = (PROGRAMS / "classify.py").read_text()
+LAST = "            total += loss.item()\n"
+
+#: for each mistake: what is replaced, by what, and what is said of which words of the program
+WRONG = {
+    "schedule": ("EPOCHS * len(loader)", "len(loader)", "ends at step 32, and training has 96", "LambdaLR("),
+    "main": (
+        LAST,
+        LAST + "            if accelerator.is_main_process:\n                accelerator.gather(loss)\n",
+        "call different exchanges: rank 0 calls gather",
+        "accelerator.gather(loss)",
+    ),
+    "gather": ("gather_for_metrics((", "gather((", "96 for 90 of the data", "accelerator.gather(("),
+    "unprepared": (
+        "loader, test_loader = accelerator.prepare(loader, test_loader)",
+        "test_loader = accelerator.prepare(test_loader)",
+        "was not prepared",
+        "in loader:",
+    ),
+    "unlike": ("nn.Linear(16, 64)", "nn.Linear(16, 64, bias=accelerator.is_main_process)", "unlike models", "prepare("),
+    "strange": ("AdamW(model.", "AdamW(nn.Linear(2, 2).", "steps without gradients", "prepare("),
+    "shape": ("nn.Linear(64, 4)", "nn.Linear(65, 4)", "reduction dim", "model(inputs), labels"),
+    "no step": ("            optimizer.step()\n", "", "no optimizer has made a step", "prepare("),
+}
+
+
+@pytest.mark.parametrize("name", ["schedule", "main", "gather"])
+def test_a_mistake_is_named_with_its_line(name: str, tmp_path: Path, rehearse: Rehearse) -> None:
+    _check(name, tmp_path, rehearse)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", WRONG)
+def test_every_mistake_is_named_with_its_line(name: str, tmp_path: Path, rehearse: Rehearse) -> None:
+    _check(name, tmp_path, rehearse)
+
+
+def _check(name: str, folder: Path, rehearse: Rehearse) -> None:
+    old, new, what, words = WRONG[name]
+    assert old in PROGRAM
+    text = PROGRAM.replace(old, new)
+    script = folder / "wrong.py"
+    script.write_text(text)
+    found = rehearse(script, "-n", "2")
+    assert found.code == 1, found.words
+    lines = text[: text.index(words)].count("\n") + 1
+    named = [one["line"] for one in found.report["mistakes"] if what in one["what"]]
+    assert named == [f"{script}:{lines}"], found.words
+
+
+def test_a_right_program_passes_and_is_run_to_its_end(rehearse: Rehearse) -> None:
+    found = rehearse(PROGRAMS / "classify.py", "-n", "2")
+    assert found.code == 0, found.words
+    assert "epoch 2:" in found.words
+    assert not found.report["mistakes"]
+    assert found.report["samples_per_step"] == 16
+    assert found.report["steps_per_epoch"] == 32
+    assert found.report["schedule_ends_at_step"] == 96
+
+
+@pytest.mark.parametrize("condition", ["loss.item() > 5", "loss > 5"])
+def test_a_number_that_steers_is_refused_by_its_line(condition: str, tmp_path: Path, rehearse: Rehearse) -> None:
+    script = tmp_path / "steers.py"
+    script.write_text(PROGRAM.replace(LAST, f"{LAST}            if {condition}:\n                break\n"))
+    found = rehearse(script, "-n", "2", "--ranks", "0")
+    assert found.code == 2, found.words
+    (refusal,) = found.report["refusals"]
+    number = re.search(r"steers.py:(\d+)$", refusal["line"])
+    assert number is not None
+    assert script.read_text().splitlines()[int(number[1]) - 1].strip() == f"if {condition}:"
+
+
+def _notes(**changed: Any) -> dict[str, Any]:
+    kinds = {"activations": 70 * 10**9}
+    loop = {"steps_per_epoch": 10, "epochs": 3, "schedule_ends_at_step": 30, "advances": 1.0}
+    return {
+        "rank": 0,
+        "parameters_bytes": 10 * 10**9,
+        "gradients_bytes": 10 * 10**9,
+        "optimizer_bytes": 20 * 10**9,
+        "peak_bytes": 110 * 10**9,
+        "peak_at": {"module": "layers.3", "phase": "backward"},
+        "peak_by_kind": kinds,
+        "whole_bytes": {"parameters": 10 * 10**9},
+        "loop": loop,
+        "lines": {"prepare": "train.py:7"},
+        "models": "a",
+        "batches": [10],
+        "calls": [],
+        "mistakes": [],
+        **changed,
+    }
+
+
+def test_too_much_memory_is_told_with_what_would_help() -> None:
+    (mistake,) = mistakes_of([_notes()], 8, Hardware(memory=80 * 10**9))
+    assert mistake["line"] == "train.py:7"
+    assert mistake["what"].startswith("rank 0 takes 110.0 GB in the backward of layers.3")
+    assert "sharding over all ranks (--use_fsdp) saves 35.0 GB" in mistake["remedy"]
+    assert "recomputation" in mistake["remedy"]
+    assert not mistakes_of([_notes()], 8, Hardware(memory=141 * 10**9))
+
+
+def test_ranks_with_unlike_numbers_of_batches_are_told() -> None:
+    (mistake,) = mistakes_of([_notes(), _notes(rank=7, batches=[9])], 8, Hardware())
+    assert mistake["what"] == "ranks 0 and 7 have unlike numbers of batches in an epoch"

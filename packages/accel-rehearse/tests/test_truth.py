@@ -1,0 +1,86 @@
+"""A rehearsal against the same program on real processes: bytes, calls and the peak of memory."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Rehearse = Callable[..., Any]
+PROGRAMS = Path(__file__).parent / "programs"
+#: torch's names of exchanges in a real process, and those of the report
+NAMES = {
+    "_allgather_base_": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "allreduce_": "all_reduce",
+    "broadcast_": "broadcast",
+}
+PLAN = "--parallelism_config"
+#: number of processes, options of the launch, arguments of the program
+CASES: dict[str, tuple[int, list[str], list[str]]] = {
+    "ddp": (2, ["--gradient_accumulation_steps", "2"], ["--model", "bert"]),
+    "fsdp2": (2, ["--use_fsdp"], ["--model", "llama"]),
+    "gpt2": (2, [], ["--model", "gpt2"]),
+    "bf16": (2, ["--mixed_precision", "bf16"], ["--model", "llama"]),
+    "adafactor": (2, [], ["--model", "t5", "--optimizer", "adafactor"]),
+    "recomputation": (2, [], ["--model", "vit", "--recompute"]),
+    "copies of parts": (4, ["--use_fsdp", PLAN, "dp_replicate_size=2,dp_shard_size=2"], ["--model", "gpt2"]),
+    "divided layers": (2, ["--use_fsdp", PLAN, "tp_size=2"], ["--model", "llama"]),
+    "one process": (1, [], ["--model", "vit", "--optimizer", "sgd"]),
+}
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+def test_a_rehearsal_tells_the_truth(name: str, tmp_path: Path, rehearse: Rehearse) -> None:
+    _compare(name, tmp_path, rehearse)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", CASES)
+def test_every_rehearsal_tells_the_truth(name: str, tmp_path: Path, rehearse: Rehearse) -> None:
+    _compare(name, tmp_path, rehearse)
+
+
+def _compare(name: str, folder: Path, rehearse: Rehearse) -> None:
+    pytest.importorskip("transformers")
+    count, options, arguments = CASES[name]
+    script = str(PROGRAMS / "train.py")
+    launch = [
+        sys.executable,
+        "-m",
+        "accel",
+        "launch",
+        "-n",
+        str(count),
+        "--cpu",
+        *options,
+        str(PROGRAMS / "measure.py"),
+    ]
+    for measured in ("memory", "exchanges"):
+        words = [*launch, measured, str(folder), script, *arguments, "--steps", "3"]
+        subprocess.run(words, check=True, capture_output=True, timeout=500)
+    found = rehearse(PROGRAMS / "train.py", "--cpu", "-n", str(count), *options, arguments=tuple(arguments))
+    assert found.code == 0, found.words
+    for rank in {0, count - 1}:
+        said = found.report["ranks"][str(rank)]
+        memory = json.loads((folder / f"memory-{rank}.json").read_text())
+        for key in ("parameters_bytes", "gradients_bytes", "optimizer_bytes"):
+            assert said[key] == memory[key], key
+        assert 0.98 * memory["peak_bytes"] < said["peak_bytes"] < 1.05 * memory["peak_bytes"]
+        sent = json.loads((folder / f"exchanges-{rank}.json").read_text())["exchanges"]
+        assert _sums((NAMES[kind], calls, size) for kind, calls, size in sent) == _sums(
+            (one["name"], one["calls"], one["bytes"]) for one in said["exchanges"]
+        )
+
+
+def _sums(exchanges: object) -> dict[str, tuple[int, int]]:
+    sums: dict[str, tuple[int, int]] = {}
+    for name, calls, size in exchanges:  # type: ignore[attr-defined] # a generator of three values each
+        before = sums.get(name, (0, 0))
+        sums[name] = before[0] + calls, before[1] + size
+    return sums
