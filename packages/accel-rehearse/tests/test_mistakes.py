@@ -42,7 +42,7 @@ def test_a_mistake_is_named_with_its_line(name: str, tmp_path: Path, rehearse: R
     _check(name, tmp_path, rehearse)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(only=True)
 @pytest.mark.parametrize("name", WRONG)
 def test_every_mistake_is_named_with_its_line(name: str, tmp_path: Path, rehearse: Rehearse) -> None:
     _check(name, tmp_path, rehearse)

@@ -40,7 +40,7 @@ def test_a_rehearsal_tells_the_truth(name: str, tmp_path: Path, rehearse: Rehear
     _compare(name, tmp_path, rehearse)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(only=True)
 @pytest.mark.parametrize("name", CASES)
 def test_every_rehearsal_tells_the_truth(name: str, tmp_path: Path, rehearse: Rehearse) -> None:
     _compare(name, tmp_path, rehearse)

@@ -58,6 +58,8 @@ class Allocations:
 
     def __init__(self, stage: Stage, *, apart: bool) -> None:
         self._stage, self._apart = stage, apart
+        # whether anything was put on the device by now
+        self._moved = False
         self._blocks: dict[int, Block] = {}
         #: each change of memory: the block, and its bytes before and after
         self.changes: list[tuple[Block, int, int]] = []
@@ -76,9 +78,8 @@ class Allocations:
         key = storage._cdata
         block = self._blocks.get(key)
         if block is None:
-            host = (
-                self._apart and self._stage.phase == SCRIPT and not self._stage.depth and kind in (PARAMETERS, BUFFERS)
-            )
+            made = self._apart and self._stage.phase == SCRIPT and not self._stage.depth
+            host = made and (not self._moved or kind in (PARAMETERS, BUFFERS))
             block = self._blocks[key] = Block(0, self._stage.module, self._phase, host=host)
             block.reference = weakref.ref(storage, lambda _: self._change(self._blocks.pop(key), 0))
             self._change(block, storage.nbytes())
@@ -87,6 +88,7 @@ class Allocations:
 
     def move(self, tensors: Iterable[Any]) -> None:
         """Take note that tensors are on the device from now on."""
+        self._moved = True
         for tensor in local_tensors(tensors):
             block = self._blocks.get(tensor.untyped_storage()._cdata)
             if block is not None and block.host:

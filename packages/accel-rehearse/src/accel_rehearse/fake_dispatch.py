@@ -106,10 +106,10 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         if fake is None:
             with self.fake:
                 fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+            self._allocations.note(fake, kind)
             if isinstance(tensor, nn.Parameter):
                 fake = nn.Parameter(fake, tensor.requires_grad)
             self._fakes[tensor] = fake
-        self._allocations.note(fake, kind)
         return fake
 
 
