@@ -1,1 +1,1 @@
-"""accel rehearse: run a training script as one rank of many, without the other ranks and without a device."""
+"""Run a training script as one rank of many, without the other ranks and without a device."""

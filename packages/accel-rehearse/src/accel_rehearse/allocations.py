@@ -1,4 +1,4 @@
-"""Follow the memory of a device: which tensors are there, since when, and why."""
+"""Note the memory of a device: which tensors are there, since when, and why."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def run(
     measured: str | None,
     **device: Any,
 ) -> int:
-    """Rehearse a script, and print what was found.
+    """Run a script as single ranks of its job, and print what was found.
 
     Args:
         options: The script, its arguments and the options of `accel launch`.

@@ -1,4 +1,4 @@
-"""Bound the time of a step by what it computes and sends."""
+"""Estimate the least and the most time of a step by what it computes and sends."""
 
 from __future__ import annotations
 

@@ -92,11 +92,23 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         return out
 
     def parameter(self, module: nn.Module, name: str, parameter: nn.Parameter | None) -> Any:
-        """Return the fake in place of a parameter that a module is given: a hook of torch for all modules."""
+        """Return the fake in place of a parameter that a module is given, as a hook of torch for all modules.
+
+        Args:
+            module: The module.
+            name: Name of the parameter.
+            parameter: The parameter.
+        """
         return self._faked(parameter, PARAMETERS)
 
     def buffer(self, module: nn.Module, name: str, buffer: torch.Tensor | None) -> Any:
-        """Return the fake in place of a buffer that a module is given: a hook of torch for all modules."""
+        """Return the fake in place of a buffer that a module is given, as a hook of torch for all modules.
+
+        Args:
+            module: The module.
+            name: Name of the buffer.
+            buffer: The buffer.
+        """
         return self._faked(buffer, BUFFERS)
 
     def _faked(self, tensor: Any, kind: str) -> Any:

@@ -1,10 +1,10 @@
-"""Know devices by name: their memory, and what they compute and send in a second."""
+"""List devices by name, with their memory, and what they compute and send in a second."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Hardware:
         between: Bytes per second that it sends to other machines.
     """
 
-    memory: int | None = None
+    memory: float | None = None
     flops: float | None = None
     within: float | None = None
     between: float | None = None
@@ -26,13 +26,13 @@ class Hardware:
 
 #: vendors' figures of dense products in bf16, and of one direction of the links
 KNOWN = {
-    "h100": Hardware(80 * 10**9, 990e12, 450e9, 50e9),
-    "h200": Hardware(141 * 10**9, 990e12, 450e9, 50e9),
-    "b200": Hardware(180 * 10**9, 2250e12, 900e9, 50e9),
-    "a100": Hardware(80 * 10**9, 312e12, 300e9, 25e9),
-    "a100-40gb": Hardware(40 * 10**9, 312e12, 300e9, 25e9),
-    "l40s": Hardware(48 * 10**9, 362e12, 32e9, 25e9),
-    "mi300x": Hardware(192 * 10**9, 1307e12, 448e9, 50e9),
+    "h100": Hardware(80e9, 990e12, 450e9, 50e9),
+    "h200": Hardware(141e9, 990e12, 450e9, 50e9),
+    "b200": Hardware(180e9, 2250e12, 900e9, 50e9),
+    "a100": Hardware(80e9, 312e12, 300e9, 25e9),
+    "a100-40gb": Hardware(40e9, 312e12, 300e9, 25e9),
+    "l40s": Hardware(48e9, 362e12, 32e9, 25e9),
+    "mi300x": Hardware(192e9, 1307e12, 448e9, 50e9),
 }
 
 

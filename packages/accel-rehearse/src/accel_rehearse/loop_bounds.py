@@ -56,7 +56,7 @@ class LoopBounds:
 
     @contextmanager
     def on_loaders(self) -> Iterator[None]:
-        """Bound the passes over prepared loaders inside the block."""
+        """End the passes over prepared loaders early inside the block."""
         iterate = DataLoaderShard.__iter__
 
         def bounded(loader: Any) -> Iterator[Any]:

@@ -147,14 +147,11 @@ def _nested(value: Any, shape: tuple[int, ...]) -> Any:
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:
     """Return that numbers are finite, as a real tensor, so that what asks for it goes on."""
-    return torch.ones(tensor.shape, dtype=torch.bool)
+    return torch.ones(tensor.shape, dtype=torch.bool, device="cpu")
 
 
-def _zeros_of_numpy(tensor: torch.Tensor) -> Any:
-    import numpy
-
-    kind = str(torch.empty(0, dtype=tensor.dtype).numpy().dtype) if tensor.dtype != torch.bfloat16 else "float32"
-    return numpy.zeros(tuple(tensor.shape), dtype=kind)
+def _zeros_of_numpy(tensor: torch.Tensor, *_: object, **__: object) -> Any:
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu").numpy()
 
 
 def _is_condition(file: str, line: int) -> bool:

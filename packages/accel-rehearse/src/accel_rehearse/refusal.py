@@ -1,4 +1,4 @@
-"""Say why a script cannot be rehearsed, with the line of the script that is concerned."""
+"""Tell why a script cannot be rehearsed, with the line of the script that is concerned."""
 
 from __future__ import annotations
 

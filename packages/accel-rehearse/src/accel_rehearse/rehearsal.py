@@ -28,7 +28,7 @@ from accel_rehearse.fake_dispatch import FakeDispatch
 from accel_rehearse.flops import FlopCount
 from accel_rehearse.loop_bounds import LoopBounds, RehearsalOver, length_or_none
 from accel_rehearse.placeholders import Placeholders
-from accel_rehearse.refusal import CannotRehearse, frame_of_script, line_of
+from accel_rehearse.refusal import frame_of_script, line_of
 from accel_rehearse.stage import BACKWARD, PREPARE, STEP, Stage
 from accel_rehearse.surroundings import convert, exchange_in_python, many_at_once, writing_nothing
 
@@ -67,11 +67,6 @@ class Rehearsal:
 
     def prepared(self, accelerator: Accelerator, ready: object) -> None:
         """Note an object that an Accelerator has prepared."""
-        strategy = accelerator.components.strategy.name
-        if strategy in ("spmd", "deepspeed"):
-            raise CannotRehearse(
-                f"strategy {strategy!r} computes outside of torch, and cannot be rehearsed: take fsdp2"
-            )
         if accelerator not in self.accelerators:
             self.accelerators.append(accelerator)
         if isinstance(ready, nn.Module):
@@ -94,7 +89,7 @@ class Rehearsal:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Rehearse what runs inside the block."""
+        """Run what is inside the block on fake tensors, and note what it does."""
         with ExitStack() as stack:
             for block in (
                 self._hooks(),

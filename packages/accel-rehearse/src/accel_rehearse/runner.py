@@ -1,4 +1,4 @@
-"""Rehearse a script as one rank, in a process that `accel rehearse` starts."""
+"""Run a script as one rank, in a process that `accel rehearse` starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from accel_rehearse.rehearsal import Rehearsal
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Rehearse a script, and write what was noted into a folder.
+    """Run a script as one rank, and write what was noted into a folder.
 
     Args:
         arguments: The words FOLDER KIND SCRIPT [ARGUMENTS]; the folder has a file `asked.json`.

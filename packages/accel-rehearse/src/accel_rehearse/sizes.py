@@ -1,4 +1,4 @@
-"""Say bytes in words."""
+"""Write bytes in words."""
 
 
 def size_of(count: float) -> str:

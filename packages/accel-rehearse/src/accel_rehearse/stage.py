@@ -43,7 +43,7 @@ class Stage:
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Be in a phase inside the block."""
+        """Set the phase inside the block."""
         before, self.phase, self.evaluating = self.phase, phase, False
         self.depth += 1
         try:
@@ -53,7 +53,7 @@ class Stage:
             self.depth -= 1
 
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """Note that the forward of a module begins: a hook of torch for all modules."""
+        """Note that the forward of a module begins, as a hook of torch for all modules."""
         if self.depth or self._is_fake(module):
             if not self._modules:
                 self._before = self.phase
@@ -63,7 +63,13 @@ class Stage:
             self.depth += 1
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Note that the forward of a module has ended, or failed: a hook of torch for all modules."""
+        """Note that the forward of a module has ended, or failed, as a hook of torch for all modules.
+
+        Args:
+            module: The module.
+            args: Its arguments.
+            output: Its result.
+        """
         while any(one is module for one, _ in self._modules):
             ended, _ = self._modules.pop()
             self.depth -= 1
@@ -73,7 +79,7 @@ class Stage:
                 break
 
     def name(self, model: nn.Module) -> None:
-        """Remember the names of the modules of a model."""
+        """Note the names of the modules of a model."""
         for name, module in model.named_modules():
             self.names.setdefault(module, name.removeprefix("module.") or type(module).__name__)
 

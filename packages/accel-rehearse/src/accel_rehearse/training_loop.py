@@ -1,4 +1,4 @@
-"""Say how long a script trains, by the loop that it is in: the epochs that it asks for."""
+"""Find how long a script trains, by the loop that it is in: the epochs that it asks for."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ from torch.utils._pytree import tree_leaves
 WHOLE = {"_allgather_base_": 0, "_reduce_scatter_base_": 1, "allgather_": 0}
 
 
-class Sent(TorchDispatchMode):
+class Sent(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
     """What is sent."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # of torch
         self.log: list[tuple[str, int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
