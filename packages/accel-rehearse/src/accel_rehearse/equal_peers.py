@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,9 @@ from accel_rehearse.refusal import CannotRehearse
 
 T = TypeVar("T")
 
+# renamed in torch 2.13, where the old name warns
+_names = vars(dist)
+_gather: Any = _names.get("all_gather_single") or _names["all_gather_into_tensor"]
 #: the bytes that a real rank sends within an agreement, which decides what else it exchanges
 INLINE_BYTES = 1 << 17
 
@@ -79,7 +82,7 @@ class EqualPeers(Transport):
         x = x.unsqueeze(0) if x.ndim == 0 else x
         if x.numel() and not self._in_message:
             out = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
-            dist.all_gather_into_tensor(out, x)
+            _gather(out, x)
         return x.repeat(self.size, *[1] * (x.ndim - 1))
 
     def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
