@@ -16,6 +16,7 @@ DONE = (
     "accel",
     "accel-parallel",
     "accel-deepspeed",
+    "accel-sequence",
     "accel-checkpoint",
     "accel-ops",
     "accel-big",

@@ -43,10 +43,11 @@ MAY_IMPORT = {
     "accel-data": {"accel-comm", "accel-state", "accel-ops"},
     "accel-parallel": {"accel-comm", "accel-state", "accel-amp"},
     "accel-deepspeed": {"accel-comm", "accel-state", "accel-amp", "accel-parallel"},
+    "accel-sequence": {"accel-state"},
     "accel-names": {"accel-comm", "accel-state", "accel-ops", "accel-amp", "accel-big", "accel-checkpoint"}
     | {"accel-data", "accel-parallel", "accel-launch"},
     "accel": {"accel-comm", "accel-state", "accel-ops", "accel-amp", "accel-big", "accel-checkpoint"}
-    | {"accel-data", "accel-parallel", "accel-launch", "accel-names", "accel-track", "accel-runs"},
+    | {"accel-data", "accel-parallel", "accel-sequence", "accel-launch", "accel-names", "accel-track", "accel-runs"},
     "accel-compat": {"accel-state", "accel-launch", "accel-names", "accel"},
     "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
     "accel-chaos": {"accel-comm", "accel-state", "accel-checkpoint", "accel-launch", "accel"} | {"accel-verify"},

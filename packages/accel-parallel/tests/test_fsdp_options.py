@@ -6,6 +6,7 @@ import pytest
 from accel_parallel import FullyShardedDataParallelPlugin, ParallelismConfig
 from accel_parallel.fsdp_options import FSDP1_ONLY
 from accel_parallel.wrap_policy import UnknownBlocks
+from accel_state.mesh import MeshSpec
 from torch import nn
 
 
@@ -79,9 +80,32 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_sizes_that_cannot_be_are_named() -> None:
-    wrong: Any = {"dp_shard_size": 0, "tp_size": "two", "cp_size": 2}
+    wrong: Any = {"dp_shard_size": 0, "tp_size": "two", "cp_size": -2}
     lines = ParallelismConfig(**wrong).problems()
     assert [line.split("=")[0] for line in lines] == ["dp_shard_size", "tp_size", "cp_size"]
+
+
+def test_sequences_are_divided_by_what_is_here() -> None:
+    words = {"sp_size": "2", "sp_backend": "torch", "sp_seq_length": "None", "sp_attn_implementation": "sdpa"}
+    config = ParallelismConfig.from_words(words)
+    assert config == ParallelismConfig(sp_size=2, sp_backend="torch")
+    assert config.problems() == []
+    assert config.mesh == MeshSpec(replicate=2, sequence=2)
+    assert ParallelismConfig(dp_shard_size=2, cp_size=2, sp_size=2).mesh == MeshSpec(shard=8, context=2, sequence=2)
+    assert ParallelismConfig(sp_backend="deepspeed").problems() == [], "nothing is divided"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sp_size": 2, "sp_backend": "deepspeed"}, "torch divides sequences here, without DeepSpeed"),
+        ({"cp_size": 2, "cp_backend": "megatron"}, "cp_backend='megatron': torch divides"),
+        ({"sp_size": 2, "tp_size": 2}, "layers and sequences are not divided together"),
+    ],
+)
+def test_other_ways_to_divide_sequences_are_refused(options: dict[str, Any], words: str) -> None:
+    (line,) = ParallelismConfig(**options).problems()
+    assert words in line
 
 
 def test_options_that_are_left_out_come_from_variables(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ OURS = frozenset(
         "accel_names",
         "accel_ops",
         "accel_parallel",
+        "accel_sequence",
         "accel_state",
         "contextlib",
         "functools",

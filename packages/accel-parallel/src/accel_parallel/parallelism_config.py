@@ -18,8 +18,19 @@ SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
 _AXES = ("dp_replicate", "dp_shard", "cp", "sp", "tp")
 
 
+#: words for how sequences are divided, of which only what is here may be asked
+BACKENDS = ("cp_backend", "sp_backend")
+#: what Accelerate's files say of sequences, besides sizes and backends, that follows by itself here
+_BY_ITSELF = ("cp_comm_strategy", "sp_seq_length", "sp_seq_length_is_variable")
+
+
 def _number(word: str) -> Any:
     return int(word) if word.isdecimal() else word
+
+
+def _word(variable: str) -> str | None:
+    environ = process_environ()
+    return (environ.get(variable) or None) if flag(environ, AS_ACCELERATE) else None
 
 
 def _size(variable: str) -> Any:
@@ -39,10 +50,12 @@ class ParallelismConfig:
         dp_replicate_size: Number of whole copies of the model.
         dp_shard_size: Number of ranks over which each copy is sharded.
         tp_size: Number of ranks over which each layer is divided.
-        cp_size: 1, as sequences are not divided.
-        sp_size: 1, as sequences are not divided.
+        cp_size: Number of ranks that hold parts of each sequence, and pass keys and values around.
+        sp_size: Number of ranks that hold parts of each sequence, and exchange them for heads inside of attention.
         tp_plan: Layers to divide: patterns of names with the names of styles ("colwise", "rowwise"), or torch's own
             styles. By default the plan of the model itself.
+        cp_backend: "torch", or nothing, which means the same.
+        sp_backend: "torch", or nothing, which means the same.
     """
 
     dp_replicate_size: int = field(default_factory=partial(_size, "PARALLELISM_CONFIG_DP_REPLICATE_SIZE"))
@@ -51,11 +64,17 @@ class ParallelismConfig:
     cp_size: int = field(default_factory=partial(_size, "PARALLELISM_CONFIG_CP_SIZE"))
     sp_size: int = field(default_factory=partial(_size, "PARALLELISM_CONFIG_SP_SIZE"))
     tp_plan: Mapping[str, Any] | None = field(default=None, hash=False)
+    cp_backend: str | None = field(default_factory=partial(_word, "PARALLELISM_CONFIG_CP_BACKEND"))
+    sp_backend: str | None = field(default_factory=partial(_word, "PARALLELISM_CONFIG_SP_BACKEND"))
 
     @classmethod
     def from_words(cls, words: Mapping[str, str]) -> ParallelismConfig:
         """Return the config for the entries of `parallelism_config` in a config file. `problems` has the wrong ones."""
-        return cls(**{**dict.fromkeys(SIZES, 1), **{name: _number(word) for name, word in words.items()}})
+        kept = {name: word for name, word in words.items() if name not in _BY_ITSELF}
+        backends = {name: kept.pop(name, None) for name in BACKENDS}
+        if kept.pop("sp_attn_implementation", "sdpa") != "sdpa":
+            backends["sp_backend"] = f"torch with {words['sp_attn_implementation']}"
+        return cls(**{**dict.fromkeys(SIZES, 1), **backends, **{name: _number(word) for name, word in kept.items()}})
 
     def problems(self) -> list[str]:
         """List what is wrong with the sizes."""
@@ -65,15 +84,29 @@ class ParallelismConfig:
             for name, size in sizes.items()
             if type(size) is not int or size < 1
         ]
-        for name in ("cp_size", "sp_size"):
-            if type(sizes[name]) is int and sizes[name] > 1:
-                lines.append(f"{name}={sizes[name]}: sequences cannot be divided over ranks yet; leave it out")
+        for name in BACKENDS:
+            backend, size = getattr(self, name), sizes[name.replace("backend", "size")]
+            if backend not in (None, "torch") and size != 1:
+                lines.append(f"{name}={backend!r}: torch divides sequences here, without DeepSpeed; leave it out")
+        if not lines and self.tp_size > 1 and self.cp_size * self.sp_size > 1:
+            lines.append(
+                f"tp_size={self.tp_size} with sp_size={self.sp_size}, cp_size={self.cp_size}: layers and sequences are"
+                " not divided together; leave out tp_size, and shard the model by dp_shard_size"
+            )
         return lines
 
     @property
     def mesh(self) -> MeshSpec:
         """The sizes as a mesh."""
-        return MeshSpec(replicate=self.dp_replicate_size, shard=self.dp_shard_size, tensor=self.tp_size)
+        # ranks that share a sequence hold parts of the model, or copies if nothing else is sharded
+        shared, sharded = self.cp_size * self.sp_size, self.dp_shard_size > 1
+        return MeshSpec(
+            replicate=self.dp_replicate_size * (1 if sharded else shared),
+            shard=self.dp_shard_size * (shared if sharded else 1),
+            tensor=self.tp_size,
+            context=self.cp_size,
+            sequence=self.sp_size,
+        )
 
     @property
     def total_size(self) -> int:

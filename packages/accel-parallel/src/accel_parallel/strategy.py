@@ -28,6 +28,8 @@ class Strategy(ABC):
     moves_models: ClassVar[bool] = False
     #: whether parameters are sharded by torch's fully_shard
     is_fsdp2: ClassVar[bool] = False
+    #: whether it averages gradients over processes that have parts of the same sequences
+    shares_sequences: ClassVar[bool] = False
     #: what has to be done before the process touches its device
     begin: ClassVar[Callable[[], None] | None] = None
     #: how gradients and optimizer steps are made

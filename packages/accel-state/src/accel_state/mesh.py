@@ -32,11 +32,15 @@ class MeshSpec:
         replicate: Number of copies of the model, each of which may be sharded.
         shard: Ranks over which each copy is sharded.
         tensor: Ranks over which each layer is divided.
+        context: Of the ranks of the other two axes, how many neighbours pass keys and values around.
+        sequence: How many neighbours of these divide heads. All `context` x `sequence` share their samples.
     """
 
     replicate: int = 1
     shard: int = 1
     tensor: int = 1
+    context: int = 1
+    sequence: int = 1
 
     @property
     def sizes(self) -> dict[Axis, int]:
@@ -51,11 +55,16 @@ class MeshSpec:
     @property
     def data_size(self) -> int:
         """The number of groups of ranks that train on samples of their own."""
-        return self.replicate * self.shard
+        return self.replicate * self.shard // (self.context * self.sequence)
+
+    @property
+    def replicas(self) -> int:
+        """The number of neighbouring ranks that train on the same samples."""
+        return self.tensor * self.context * self.sequence
 
     def data_rank(self, rank: int) -> int:
         """Return the index of a rank's group among those that train on samples of their own."""
-        return rank // self.tensor
+        return rank // self.replicas
 
     def coordinate(self, rank: int) -> dict[Axis, int]:
         """Return the index of a rank on each axis."""
@@ -65,9 +74,14 @@ class MeshSpec:
 
     def problems(self, world_size: int) -> list[str]:
         """Return why this number of processes cannot be arranged so, or an empty list."""
-        lines = [
-            f"{axis}={size}: expected a whole number of at least 1" for axis, size in self.sizes.items() if size < 1
-        ]
+        sizes = [*self.sizes.items(), ("cp", self.context), ("sp", self.sequence)]
+        lines = [f"{axis}={size}: expected a whole number of at least 1" for axis, size in sizes if size < 1]
+        shared, data = self.context * self.sequence, self.shard if self.shard > 1 else self.replicate
+        if not lines and data % shared:
+            lines.append(
+                f"sequences are divided over cp {self.context} x sp {self.sequence} ranks, and {data} ranks hold the"
+                " copies or the parts of a model; use a multiple"
+            )
         if not lines and self.world_size != world_size:
             product = " x ".join(f"{axis} {size}" for axis, size in self.sizes.items())
             lines.append(

@@ -86,8 +86,8 @@ class Run:
 
     @property
     def data_transport(self) -> Transport:
-        """The exchange of samples and results, where processes that hold parts of the same layers count as one rank."""
-        replicas = self.mesh.tensor
+        """The exchange of samples and results, where processes that share layers or sequences count as one rank."""
+        replicas = self.mesh.replicas
         return self.transport if replicas == 1 else DataRanks(self.transport, replicas)
 
     @property

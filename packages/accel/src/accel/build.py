@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from accel_amp import PRECISIONS, LossScaler, Precision, PrecisionPolicy, UnpreparedGuard
 from accel_parallel import STRATEGIES, Steps, Strategy
-from accel_parallel.choice import make_strategy
+from accel_parallel.choice import SHARDED, make_strategy
 from accel_state import AccumulationState, CannotRun, Run, RunRequest, acquire, current, is_initialized
 from accel_state.mesh import Axis, MeshSpec
 from accel_state.run_context import follow
 
 if TYPE_CHECKING:
+    from accel_sequence.sequences import Sequences
+
     from accel.settings import Settings
 
 
@@ -29,6 +31,7 @@ class Components:
         scaler: The loss scaler in fp16, or None.
         guard: What refuses optimizers that were not prepared.
         policy: The precision, with the options of autocast.
+        sequences: The division of sequences over ranks, or None.
     """
 
     run: Run
@@ -38,6 +41,7 @@ class Components:
     scaler: LossScaler | None
     guard: UnpreparedGuard
     policy: PrecisionPolicy
+    sequences: Sequences | None = None
 
     @property
     def steps(self) -> Steps:
@@ -50,8 +54,9 @@ class Components:
         Raises:
             ValueError: It cannot; with the reason, and what to do instead.
         """
-        if call in self.steps.refusals:
-            raise ValueError(f"{call}: {self.steps.refusals[call]}")
+        refusals = {**self.steps.refusals, **(self.sequences.refusals if self.sequences is not None else {})}
+        if call in refusals:
+            raise ValueError(f"{call}: {refusals[call]}")
 
 
 def build_components(settings: Settings) -> Components:
@@ -67,6 +72,10 @@ def build_components(settings: Settings) -> Components:
     silent = settings.mixed_precision is None and is_initialized() and current().precision is not None
     wanted = None if silent else settings.mixed_precision or "no"
     asked = settings.parallelism.mesh if settings.parallelism is not None else None
+    if asked is not None and asked.shard == 1 and (settings.asked.fsdp or settings.strategy == SHARDED):
+        # ranks that share a sequence hold parts of the model too
+        shared = asked.context * asked.sequence
+        asked = replace(asked, replicate=asked.replicate // shared, shard=shared)
     begin = STRATEGIES.load(settings.strategy).begin if settings.strategy in STRATEGIES.names() else None
     if begin is not None:
         begin()
@@ -99,6 +108,15 @@ def build_components(settings: Settings) -> Components:
             "torch.compile cannot recompute layers that are divided (tp_size): leave out activation checkpointing, or"
             " torch.compile"
         )
+    sequences = None
+    if run.mesh.context * run.mesh.sequence > 1:
+        from accel_sequence.sequences import Sequences
+
+        sequences = Sequences(run)
+        if not strategy.shares_sequences:
+            problems.append("it does not divide sequences: leave out sp_size and cp_size, or strategy")
+        if settings.compilation.backend != "no":
+            problems.append("torch.compile of models whose sequences are divided is not there; leave out one of them")
     if problems:
         raise CannotRun(f"strategy {strategy.name} with precision {precision.name} on {kind}", problems)
     follow(accumulation)
@@ -112,6 +130,7 @@ def build_components(settings: Settings) -> Components:
         policy=_asked(policy, settings),
         scaler=scaler,
         guard=UnpreparedGuard(accumulation, scaler),
+        sequences=sequences,
     )
 
 

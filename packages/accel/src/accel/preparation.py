@@ -132,6 +132,8 @@ class Preparer:
             self._move(model, names, optimizers)
         inner = strategy.unwrap(model)
         self.components.precision.converted(inner)
+        if self.components.sequences is not None and not evaluation:
+            self.components.sequences.divide(inner)
         wrap_forward(inner, self.components.policy, run.placed_on.type)
         if (options := self.settings.recomputation) is not None and not evaluation:
             recompute(inner, outermost(options.blocks(inner)))

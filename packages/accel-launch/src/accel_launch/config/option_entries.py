@@ -102,7 +102,11 @@ def normalised(option: str, given: Mapping[str, str]) -> tuple[dict[str, str], l
         wrong = [name for name, value in sizes.items() if not value.isdecimal() or int(value) < 1]
         problems += [f"{name}={sizes[name]}: expected a whole number of at least 1" for name in wrong]
         # a mesh has one place along an axis of size 1
-        return ({} if set(sizes.values()) <= {"1"} else sizes), problems
+        if set(sizes.values()) <= {"1"}:
+            return {}, problems
+        # what is said of sequences counts if they are divided
+        of_sequences = {name: entries[name] for name in entries if sizes.get(f"{name[:2]}_size", "1") != "1"}
+        return sizes | of_sequences, problems
     if option == "dynamo_config":
         return _of_compiler(entries, problems)
     strategy = entries.pop("sharding_strategy", "").upper()
@@ -145,7 +149,8 @@ def sharding_problems(settings: LaunchSettings, count: int) -> list[str]:
     ]
     if settings.use_fsdp and settings.use_deepspeed:
         problems.append("--use_fsdp and --use_deepspeed contradict each other: choose one of them")
-    sizes = settings.parallelism_config or {}
+    entries = (settings.parallelism_config or {}).items()
+    sizes = {name: size for name, size in entries if name.endswith("_size")}
     wanted = math.prod(map(int, sizes.values()))
     if sizes and wanted != count:
         product = " x ".join(f"{name} {size}" for name, size in sizes.items())

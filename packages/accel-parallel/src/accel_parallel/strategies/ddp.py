@@ -41,6 +41,7 @@ class Ddp(Strategy):
     """
 
     name: ClassVar[str] = "ddp"
+    shares_sequences: ClassVar[bool] = True
     steps: TorchSteps
     options_type: ClassVar[type | None] = DistributedDataParallelKwargs
 

@@ -64,6 +64,7 @@ class Fsdp2(Strategy):
     axes: ClassVar[tuple[Axis, ...]] = (Axis.SHARD, Axis.TENSOR)
     moves_models: ClassVar[bool] = True
     is_fsdp2: ClassVar[bool] = True
+    shares_sequences: ClassVar[bool] = True
 
     def __init__(self, plugin: FullyShardedDataParallelPlugin | None = None, tensor_plan: Plan | None = None) -> None:
         self.plugin = plugin or FullyShardedDataParallelPlugin()

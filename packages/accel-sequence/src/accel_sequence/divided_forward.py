@@ -1,0 +1,133 @@
+"""Run the forward of a model on the part of its batch that this rank holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from accel_sequence.attention import CannotDivide
+from accel_sequence.batch import LABELS, continues, divide
+from accel_sequence.division import Division, Ranks, dividing, remember
+from accel_sequence.models import Reached
+
+
+@final
+class DividedForward:
+    """A forward whose arguments are whole sequences, and whose work is the part of this rank.
+
+    With gradients, outputs are those of the part, and the loss is that of whole sequences. Without, outputs are whole.
+    A forward that generates is not divided.
+
+    Args:
+        forward: The forward of the model.
+        model: The model.
+        ranks: The ranks that share sequences.
+        reached: What is known of the model's attention and loss.
+    """
+
+    def __init__(self, forward: Callable[..., Any], model: nn.Module, ranks: Ranks, reached: Reached) -> None:
+        self.forward = forward
+        self._name, self._ranks, self._reached = type(model).__name__, ranks, reached
+        self._signature = signature(forward)
+        self._proven = False
+        # Tools look at a forward's name and signature, through __wrapped__.
+        self.__wrapped__ = forward
+        self.__name__ = "forward"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = self._named(args, kwargs)
+        if continues(arguments):
+            remember(None)
+            with dividing(None):
+                return self.forward(*args, **kwargs)
+        if not self._proven:
+            self._refuse_unlike(arguments)
+        division, parts = divide(arguments, self._ranks, takes_positions=self._takes("position_ids"))
+        if self._reached.layers and self._takes("use_cache"):
+            parts["use_cache"] = False
+        with dividing(division):
+            outputs = self.forward(**parts)
+        self._check(division, arguments)
+        self._proven = True
+        if torch.is_grad_enabled():
+            remember(division)
+            return outputs
+        remember(None)
+        return _whole(outputs, division)
+
+    def _takes(self, name: str) -> bool:
+        named = self._signature.parameters
+        anything = any(one.kind is Parameter.VAR_KEYWORD for one in named.values())
+        return name in named or (anything and bool(self._reached.layers))
+
+    def _named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        bound = self._signature.bind(*args, **kwargs).arguments
+        named: dict[str, Any] = {}
+        for name, value in bound.items():
+            kind = self._signature.parameters[name].kind
+            if kind is Parameter.VAR_KEYWORD:
+                named.update(value)
+            elif kind in (Parameter.VAR_POSITIONAL, Parameter.POSITIONAL_ONLY):
+                raise CannotDivide(
+                    f"{self._name} takes arguments without names (*{name}), so nobody knows which of them have tokens;"
+                    " give its forward names, or leave out sp_size and cp_size"
+                )
+            else:
+                named[name] = value
+        return named
+
+    def _refuse_unlike(self, arguments: Mapping[str, Any]) -> None:
+        """Raise on every rank if those that share sequences were given unlike tensors."""
+        sums = [float(x.detach().double().sum()) + x.numel() for x in arguments.values() if isinstance(x, torch.Tensor)]
+        device = next((x.device for x in arguments.values() if isinstance(x, torch.Tensor)), None)
+        mine = torch.tensor([float(len(sums)), sum(sums)], dtype=torch.float64, device=device)
+        found = self._ranks.all.gather(mine)
+        if not bool((found == found[0]).all()):
+            raise CannotDivide(
+                f"the {self._ranks.all.size} ranks that share sequences were given unlike batches for"
+                f" {self._name}; pass the DataLoader to accelerator.prepare, or give them the same samples"
+            )
+
+    def _check(self, division: Division, arguments: Mapping[str, Any]) -> None:
+        """Raise if the model went around the functions that know the other ranks."""
+        attended, wanted = len({id(one) for one in division.attended}), max(self._reached.layers, 1)
+        if attended < wanted:
+            raise CannotDivide(
+                f"{self._name} computed {attended} of {wanted} layers by an attention that is divided, and the others"
+                " saw a part of the sequence only; "
+                + (
+                    "leave out sp_size and cp_size for a model with layers of another kind"
+                    if self._reached.layers
+                    else "call accel_sequence.attention in place of scaled_dot_product_attention"
+                )
+            )
+        if not division.losses and any(arguments.get(name) is not None for name in LABELS):
+            raise CannotDivide(
+                f"{self._name} was given labels, and computed its loss by neither transformers' loss_function nor"
+                " accel_sequence.loss, so it is that of a part; call accel_sequence.loss, in the model or in the script"
+            )
+        if not self._takes("position_ids") and not division.asked_positions:
+            raise CannotDivide(
+                f"{self._name} takes no position_ids and has not asked for positions, so this part would have those of"
+                " the first; call accel_sequence.positions(tokens) in its forward, or give the forward position_ids"
+            )
+
+
+def _whole(outputs: Any, division: Division) -> Any:
+    """Return outputs for whole sequences."""
+    if isinstance(outputs, torch.Tensor):
+        by_token = outputs.ndim >= 2 and outputs.shape[1] == division.part
+        return division.whole(outputs) if by_token else outputs
+    if isinstance(outputs, Mapping):
+        for name, value in list(outputs.items()):
+            outputs[name] = _whole(value, division)  # type: ignore[index] # as transformers' outputs can
+        return outputs
+    if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
+        return type(outputs)(*(_whole(one, division) for one in outputs))
+    if isinstance(outputs, list | tuple):
+        return type(outputs)(_whole(one, division) for one in outputs)
+    return outputs

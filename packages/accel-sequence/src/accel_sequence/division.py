@@ -1,0 +1,172 @@
+"""The division of one batch: who holds which part of its sequences, and which positions are real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch.nn.functional import pad
+
+from accel_sequence.layout import SequenceLayout
+from accel_sequence.peers import SequencePeers
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Ranks:
+    """The ranks that share sequences, as this process sees them.
+
+    Args:
+        layout: How they divide a sequence.
+        all: All of them.
+        heads: Those that divide heads among them; None if there is nobody else.
+        ring: Those of the ring; None if there is nobody else.
+    """
+
+    layout: SequenceLayout
+    all: SequencePeers
+    heads: SequencePeers | None = None
+    ring: SequencePeers | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Division:
+    """The division of the sequences of one forward.
+
+    Args:
+        ranks: The ranks that share them.
+        length: The length of the sequences.
+        real: Positions that are no padding of the script's, by row; all without it.
+        documents: The number of the document of each position; one without it.
+        attended: The modules, or the calls, whose attention was computed.
+        losses: How often the loss was computed.
+        asked_positions: Whether the model has asked for positions.
+
+    Shape:
+        real and documents (B or 1, padded length)
+    """
+
+    ranks: Ranks
+    length: int
+    real: torch.Tensor | None = None
+    documents: torch.Tensor | None = None
+    attended: list[object] = field(default_factory=list)
+    losses: int = 0
+    asked_positions: bool = False
+
+    @property
+    def padded(self) -> int:
+        """The length that is divided."""
+        return self.ranks.layout.padded(self.length)
+
+    @property
+    def part(self) -> int:
+        """The length of a part."""
+        return self.padded // self.ranks.layout.size
+
+    def positions(self, device: torch.device | str | None = None) -> torch.Tensor:
+        """Return the places of this rank's part in the whole sequence, of which padding has the last.
+
+        Args:
+            device: Where to make them.
+
+        Shape:
+            (1, part)
+        """
+        places = self.ranks.layout.positions(self.ranks.all.rank, self.padded)
+        return places.clamp(max=self.length - 1).to(device)[None]
+
+    def pad(self, x: torch.Tensor, dim: int, value: float) -> torch.Tensor:
+        """Return a tensor that is as long as the sequence that is divided.
+
+        Args:
+            x: A tensor of the whole sequence.
+            dim: The dim of the sequence.
+            value: The number of what is added.
+        """
+        missing = self.padded - x.shape[dim]
+        if not missing:
+            return x
+        return pad(x, (0, 0) * (x.ndim - 1 - dim % x.ndim) + (0, missing), value=value)
+
+    def local(self, x: torch.Tensor, dim: int = 1, value: float = 0) -> torch.Tensor:
+        """Return the part of this rank.
+
+        Args:
+            x: A tensor of the whole sequence.
+            dim: The dim of the sequence.
+            value: The number of padding.
+        """
+        places = self.ranks.layout.positions(self.ranks.all.rank, self.padded).to(x.device)
+        return self.pad(x, dim, value).index_select(dim, places)
+
+    def whole(self, x: torch.Tensor, dim: int = 1) -> torch.Tensor:
+        """Return the whole sequence for the part of this rank, without gradients.
+
+        Args:
+            x: A tensor of the part.
+            dim: The dim of the sequence.
+
+        Collective:
+            Every rank must call.
+        """
+        parts = torch.cat(list(self.ranks.all.gather(x.detach()).unbind()), dim)
+        back = self.ranks.layout.order(self.padded).argsort()[: self.length].to(x.device)
+        return parts.index_select(dim, back)
+
+    def shared_sum(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the ranks, with the gradient that the mean of all ranks' gradients needs.
+
+        Args:
+            x: The share of this rank.
+
+        Collective:
+            Every rank must call.
+        """
+        return cast("torch.Tensor", _Sum.apply(x, self.ranks.all))  # type: ignore[no-untyped-call]
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, peers: SequencePeers) -> torch.Tensor:
+        ctx.size = peers.size
+        return peers.sum(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        # each rank has the sum, and calls backward on it: gradients are averaged over ranks afterwards
+        return gradient * ctx.size, None
+
+
+_ACTIVE: ContextVar[Division | None] = ContextVar("accel_sequence_division", default=None)
+
+
+def active() -> Division | None:
+    """Return the division of the forward that runs, or None."""
+    return _ACTIVE.get()
+
+
+@contextmanager
+def dividing(division: Division | None) -> Iterator[None]:
+    """Let the block compute on the parts of a division, or on whole sequences for None."""
+    token = _ACTIVE.set(division)
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
+
+
+_NEWEST: list[Division] = []
+
+
+def newest() -> Division | None:
+    """Return the division of the newest forward of a prepared model, or None."""
+    return _NEWEST[0] if _NEWEST else None
+
+
+def remember(division: Division | None) -> None:
+    """Let a division be that of the newest forward, which is None if it was of whole sequences."""
+    _NEWEST[:] = [] if division is None else [division]

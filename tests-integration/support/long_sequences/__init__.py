@@ -1,0 +1,1 @@
+"""Ranks and models for tests of sequences that are divided."""
