@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from accel_sequence.attention import CannotDivide, attend
-from accel_sequence.division import Division, Ranks
+from accel_sequence.attention import attention
+from accel_sequence.division import CannotDivide, Division, Ranks, dividing
 from accel_sequence.layout import SequenceLayout
 from long_sequences.simulated_peers import simulate
 from torch import Tensor
@@ -49,7 +49,8 @@ CASES = {
     "sinks": Case(sinks=True),
     "sinks and window and grouped heads": Case(sinks=True, window=7, key_heads=2),
     "a length that does not divide": Case(length=21),
-    "a full length that does not divide": Case(length=19, causal=False, documents=True),
+    "a full length that does not divide": Case(length=19, causal=False),
+    "documents of a length that does not divide": Case(length=19, causal=False, documents=True),
 }
 
 
@@ -115,12 +116,12 @@ def on_ranks(case: Case, layout: SequenceLayout, given: Inputs) -> tuple[Tensor,
 
     def job(ranks: Ranks) -> list[Tensor]:
         division = Division(ranks, case.length)
-        end = torch.arange(division.padded)[None] < case.length
-        division.real = end if given.real is None else division.pad(given.real, 1, False)
+        division.real = None if given.real is None else division.pad(given.real, 1, False)
         division.documents = None if given.documents is None else division.pad(given.documents, 1, -1)
         q, k, v = (division.local(x, 2).requires_grad_() for x in given[:3])
         sinks = None if given.sinks is None else given.sinks.clone().requires_grad_()
-        out = attend(q, k, v, division, is_causal=case.causal, window=case.window, sinks=sinks)
+        with dividing(division):
+            out = attention(q, k, v, is_causal=case.causal, window=case.window, sinks=sinks)
         (out * division.local(given.gradient, 2)).sum().backward()  # type: ignore[no-untyped-call]
         parts = [out, *(x.grad for x in (q, k, v) if x.grad is not None)]
         whole = [division.whole(x, 2) for x in parts]
@@ -173,8 +174,8 @@ def test_half_precision_attends_within_its_digits(layout: SequenceLayout, dtype:
 def test_what_cannot_be_divided_is_refused(layout: SequenceLayout, heads: int, dropout: float, words: str) -> None:
     def job(ranks: Ranks) -> str:
         x = torch.randn(1, heads, 12 // layout.size, WIDTH)
-        with pytest.raises(CannotDivide, match=words):
-            attend(x, x, x, Division(ranks, 12), is_causal=True, dropout_p=dropout)
+        with pytest.raises(CannotDivide, match=words), dividing(Division(ranks, 12)):
+            attention(x, x, x, is_causal=True, dropout_p=dropout)
         return "refused"
 
     assert set(simulate(layout, job)[0]) == {"refused"}
@@ -183,7 +184,7 @@ def test_what_cannot_be_divided_is_refused(layout: SequenceLayout, heads: int, d
 def test_other_lengths_of_keys_are_refused() -> None:
     x = torch.randn(1, 2, 4, WIDTH)
     with pytest.raises(CannotDivide, match="attention of 4 queries to 2 keys"):
-        attend(x, x[:, :, :2], x[:, :, :2], None, is_causal=False)
+        attention(x, x[:, :, :2], x[:, :, :2])
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -194,7 +195,8 @@ def test_heads_send_four_tensors_a_direction(size: int) -> None:
     def job(ranks: Ranks) -> None:
         division = Division(ranks, case.length)
         q, k, v = (division.local(x, 2).requires_grad_() for x in inputs(case)[:3])
-        attend(q, k, v, division, is_causal=True).sum().backward()  # type: ignore[no-untyped-call]
+        with dividing(division):
+            attention(q, k, v, is_causal=True).sum().backward()  # type: ignore[no-untyped-call]
 
     _, boards = simulate(layout, job)
     tensor = ROWS * (case.length // size) * case.heads * WIDTH * (size - 1) // size
@@ -209,7 +211,8 @@ def test_a_ring_sends_keys_and_values_and_their_gradients(size: int) -> None:
     def job(ranks: Ranks) -> None:
         division = Division(ranks, case.length)
         q, k, v = (division.local(x, 2).requires_grad_() for x in inputs(case)[:3])
-        attend(q, k, v, division, is_causal=True).sum().backward()  # type: ignore[no-untyped-call]
+        with dividing(division):
+            attention(q, k, v, is_causal=True).sum().backward()  # type: ignore[no-untyped-call]
 
     _, boards = simulate(layout, job)
     both = 2 * ROWS * (case.length // size) * case.key_heads * WIDTH

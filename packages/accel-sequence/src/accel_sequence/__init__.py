@@ -1,6 +1,7 @@
 """Divide sequences over ranks: by heads inside of attention, over a ring, and both."""
 
-from accel_sequence.attention import CannotDivide, attention
+from accel_sequence.attention import attention
+from accel_sequence.division import CannotDivide
 from accel_sequence.loss import loss, whole
 from accel_sequence.positions import positions
 

@@ -6,13 +6,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from accel_sequence.block import Pattern, split_dim
-from accel_sequence.division import Division, active, newest
+from accel_sequence.division import CannotDivide, current
 from accel_sequence.heads import key_heads_for, to_heads, to_parts
 from accel_sequence.ring import RingPlan, ring_attention, with_sinks
-
-
-class CannotDivide(ValueError):
-    """A model or a batch cannot be divided along the sequence."""
 
 
 def attention(
@@ -50,64 +46,19 @@ def attention(
     Collective:
         In a forward that is divided, every rank that shares the sequences must call, and call backward.
     """
-    division = active()
-    if division is not None:
-        division.attended.append(object())
-    elif torch._C._current_graph_task_id() != -1 and newest() is not None:
-        raise CannotDivide(
-            "attention: a backward computes activations again, and no longer knows how their batch was divided; leave"
-            " out activation checkpointing for models that call accel_sequence.attention"
-        )
-    return attend(
-        query,
-        key,
-        value,
-        division,
-        is_causal=is_causal,
-        scale=scale,
-        window=window,
-        sinks=sinks,
-        dropout_p=dropout_p,
-    )
-
-
-def attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    division: Division | None,
-    *,
-    is_causal: bool,
-    scale: float | None = None,
-    window: int | None = None,
-    sinks: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-) -> torch.Tensor:
-    """Return what `attention` does, for a division that the caller knows.
-
-    Args:
-        query: Queries.
-        key: Keys.
-        value: Values.
-        division: The division, or None for whole sequences.
-        is_causal: Queries see no keys after them.
-        scale: Factor of the scores.
-        window: Queries see keys at less than this distance.
-        sinks: The score of a sink for each head.
-        dropout_p: Share of the weights that is dropped.
-
-    Raises:
-        CannotDivide: As for `attention`.
-    """
     if key.shape[2] != query.shape[2]:
         raise CannotDivide(
             f"attention of {query.shape[2]} queries to {key.shape[2]} keys: only self-attention is divided along the"
             " sequence; leave out sp_size and cp_size for a model with other attention"
         )
     scale = query.shape[-1] ** -0.5 if scale is None else scale
+    division = current()
     if division is None:
         return _whole(query, key, value, Pattern(is_causal, window), scale, sinks, dropout_p)
-    pattern = Pattern(is_causal, window, division.real, division.documents)
+    division.attended += 1
+    # no query that counts is after the padding at the end
+    real = division.real if is_causal or division.real is not None else division.end(query.device)
+    pattern = Pattern(is_causal, window, real, division.documents)
     ranks = division.ranks
     if ranks.ring is not None and dropout_p > 0:
         raise CannotDivide(

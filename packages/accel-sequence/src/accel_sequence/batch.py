@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from accel_sequence.attention import CannotDivide
-from accel_sequence.division import Division, Ranks
+from accel_sequence.division import CannotDivide, Division, Ranks
 
 #: what stays whole, as the loss divides it
 LABELS = ("labels", "shift_labels")
@@ -61,9 +60,9 @@ def divide(arguments: Mapping[str, Any], ranks: Ranks, *, takes_positions: bool)
     positions = given.get("position_ids")
     if mask is not None:
         _take_mask(mask, division, rows, problems)
-    elif starts:
+    if starts:
         division.documents = _of_starts(starts[0], division, rows, problems)
-    elif positions is not None and positions.ndim == 2 and positions.shape[1] == length:
+    elif mask is None and positions is not None and positions.ndim == 2 and positions.shape[1] == length:
         division.documents = _of_positions(positions, division)
     parts: dict[str, Any] = {"attention_mask": None} if "attention_mask" in arguments else {}
     for name, x in given.items():
@@ -124,12 +123,6 @@ def _take_mask(mask: Any, division: Division, rows: int, problems: list[str]) ->
         )
     elif not bool(mask.all()):
         division.real = division.pad(mask.bool(), 1, False)
-    elif division.padded != division.length:
-        division.real = _real(division, mask.device)
-
-
-def _real(division: Division, device: torch.device) -> torch.Tensor:
-    return (torch.arange(division.padded, device=device) < division.length)[None]
 
 
 def _of_positions(positions: torch.Tensor, division: Division) -> torch.Tensor | None:

@@ -99,10 +99,6 @@ def widened(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def _zeros(x: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(widened(x), memory_format=torch.contiguous_format)
-
-
 def split_dim(x: torch.Tensor, dim: int, first: int, second: int) -> torch.Tensor:
     """Return a view in which a dimension is two.
 
@@ -116,116 +112,86 @@ def split_dim(x: torch.Tensor, dim: int, first: int, second: int) -> torch.Tenso
     return parts
 
 
-def _grouped(x: torch.Tensor, key_heads: int) -> torch.Tensor:
-    """Return queries by key head: (B, K, G * Q, D)."""
-    return split_dim(x, 1, key_heads, -1).flatten(2, 3)
+Pairs = Iterator[tuple[slice, slice, torch.Tensor | None]]
+
+
+def pairs(queries: Sequence[Run], keys: Sequence[Run], pattern: Pattern, device: torch.device) -> Pairs:
+    """Yield pieces of queries and keys that see each other: where they are in their tensors, and their mask.
+
+    Args:
+        queries: Positions of the queries.
+        keys: Positions of the keys.
+        pattern: Which keys a query sees.
+        device: Where to make masks.
+    """
+    for here, asking in pieces(queries):
+        for there, seen in pieces(keys):
+            if not pattern.sees_nothing(asking, seen):
+                yield here, there, pattern.mask(asking, seen, device)
 
 
 def _scores(q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor | None, scale: float) -> torch.Tensor:
     """Return the scores of a piece, of which those that are not seen are minus infinity: (B, K, G, Q, T)."""
-    grouped = _grouped(q, k.shape[1])
-    scores = split_dim(grouped @ k.transpose(-1, -2), 2, -1, q.shape[2]) * scale
+    scores = q @ k.transpose(-1, -2) * scale
     return scores if seen is None else scores.masked_fill(~seen[:, :, None], -torch.inf)
 
 
-class Joined:
-    """The attention of queries to the keys so far.
+def join(
+    out: torch.Tensor, lse: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, among: Pairs, scale: float
+) -> None:
+    """Let queries see more keys.
 
     Args:
+        out: Their attention so far, which is changed.
+        lse: Its log of the sum of exponentials, which is changed.
         q: The queries.
-        runs: Their positions.
-        pattern: Which keys they see.
+        k: The keys.
+        v: Their values.
+        among: Pieces that see each other.
         scale: Factor of the scores.
 
     Shape:
-        q (B, K * G, Q, D)
+        out (B, K, G, Q, E), lse (B, K, G, Q), q (B, K, G, Q, D), k (B, K, 1, T, D), v (B, K, 1, T, E)
     """
-
-    def __init__(self, q: torch.Tensor, runs: Sequence[Run], pattern: Pattern, scale: float) -> None:
-        self._q, self._runs, self._pattern, self._scale = q, runs, pattern, scale
-        wide = torch.float32 if q.dtype in (torch.float16, torch.bfloat16) else q.dtype
-        self.lse = q.new_full(q.shape[:-1], -torch.inf, dtype=wide)
-        self.out: torch.Tensor | None = None
-
-    def add(self, k: torch.Tensor, v: torch.Tensor, runs: Sequence[Run]) -> None:
-        """Let the queries see more keys.
-
-        Args:
-            k: The keys.
-            v: Their values.
-            runs: Their positions.
-
-        Shape:
-            k (B, K, T, D), v (B, K, T, E)
-        """
-        if self.out is None:
-            self.out = self.lse.new_zeros((*self.lse.shape, v.shape[-1]))
-        heads = k.shape[1]
-        for here, queries in pieces(self._runs):
-            q = widened(self._q[:, :, here])
-            for there, keys in pieces(runs):
-                if self._pattern.sees_nothing(queries, keys):
-                    continue
-                scores = _scores(q, widened(k[:, :, there]), self._pattern.mask(queries, keys, q.device), self._scale)
-                before = self.lse[:, :, here]
-                lse = torch.logaddexp(before, scores.logsumexp(-1).flatten(1, 2))
-                # a query that has seen no key has minus infinity, and no share of anything
-                safe = lse.masked_fill(lse == -torch.inf, 0.0)
-                share = (scores - split_dim(safe, 1, heads, -1)[..., None]).exp_()
-                more = split_dim(share.flatten(2, 3) @ widened(v[:, :, there]), 2, -1, q.shape[2]).flatten(1, 2)
-                self.out[:, :, here] = self.out[:, :, here] * (before - safe).exp()[..., None] + more
-                self.lse[:, :, here] = lse
+    for here, there, seen in among:
+        scores = _scores(q[..., here, :], k[..., there, :], seen, scale)
+        before = lse[..., here]
+        now = torch.logaddexp(before, scores.logsumexp(-1))
+        # a query that has seen no key has minus infinity, and no share of anything
+        safe = now.masked_fill(now == -torch.inf, 0.0)
+        share = (scores - safe[..., None]).exp_()
+        out[..., here, :] = out[..., here, :] * (before - safe).exp()[..., None] + share @ v[..., there, :]
+        lse[..., here] = now
 
 
-class JoinedGradients:
-    """The gradients of attention whose result is known.
+def add_gradients(
+    gradients: Sequence[torch.Tensor],
+    given: Sequence[torch.Tensor],
+    k: torch.Tensor,
+    v: torch.Tensor,
+    among: Pairs,
+    scale: float,
+) -> None:
+    """Add the gradients of attention whose result is known.
 
     Args:
-        q: The queries.
-        lse: Their log of the sum of exponentials.
-        out_gradient: Gradient of the result.
-        delta: For each query the sum of result times gradient, less the gradient of its log.
-        runs: Positions of the queries.
-        pattern: Which keys they see.
+        gradients: Those of queries, keys and values so far, which are changed.
+        given: The queries; their log of the sum of exponentials; the gradient of the result; for each query the sum of
+            result times gradient, less the gradient of its log.
+        k: The keys.
+        v: Their values.
+        among: Pieces that see each other.
         scale: Factor of the scores.
+
+    Shape:
+        As for `join`.
     """
-
-    def __init__(
-        self,
-        q: torch.Tensor,
-        lse: torch.Tensor,
-        out_gradient: torch.Tensor,
-        delta: torch.Tensor,
-        runs: Sequence[Run],
-        pattern: Pattern,
-        scale: float,
-    ) -> None:
-        self._q, self._gradient, self._delta = q, out_gradient, delta
-        self._lse = lse.masked_fill(lse == -torch.inf, 0.0)
-        self._runs, self._pattern, self._scale = runs, pattern, scale
-        self.q_gradient = _zeros(q)
-
-    def add(self, k: torch.Tensor, v: torch.Tensor, runs: Sequence[Run]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the gradients of keys and values, and add to that of the queries.
-
-        Args:
-            k: The keys.
-            v: Their values.
-            runs: Their positions.
-        """
-        heads, k_gradient, v_gradient = k.shape[1], _zeros(k), _zeros(v)
-        for here, queries in pieces(self._runs):
-            q, gradient = widened(self._q[:, :, here]), _grouped(widened(self._gradient[:, :, here]), heads)
-            lse, delta = (split_dim(one[:, :, here], 1, heads, -1)[..., None] for one in (self._lse, self._delta))
-            for there, keys in pieces(runs):
-                if self._pattern.sees_nothing(queries, keys):
-                    continue
-                key, value = widened(k[:, :, there]), widened(v[:, :, there])
-                share = (_scores(q, key, self._pattern.mask(queries, keys, q.device), self._scale) - lse).exp_()
-                v_gradient[:, :, there] += share.flatten(2, 3).transpose(-1, -2) @ gradient
-                of_share = split_dim(gradient @ value.transpose(-1, -2), 2, -1, q.shape[2])
-                of_scores = (share * (of_share - delta) * self._scale).flatten(2, 3)
-                k_gradient[:, :, there] += of_scores.transpose(-1, -2) @ _grouped(q, heads)
-                more = split_dim(of_scores @ key, 2, -1, q.shape[2]).flatten(1, 2)
-                self.q_gradient[:, :, here] += more
-        return k_gradient, v_gradient
+    (q_gradient, k_gradient, v_gradient), (q, lse, out_gradient, delta) = gradients, given
+    for here, there, seen in among:
+        query, key, gradient = q[..., here, :], k[..., there, :], out_gradient[..., here, :]
+        share = (_scores(query, key, seen, scale) - lse[..., here, None]).exp_()
+        of_share = gradient @ v[..., there, :].transpose(-1, -2)
+        of_scores = share * (of_share - delta[..., here, None]) * scale
+        q_gradient[..., here, :] += of_scores @ key
+        k_gradient[..., there, :] += (of_scores.transpose(-1, -2) @ query).sum(2, keepdim=True)
+        v_gradient[..., there, :] += (share.transpose(-1, -2) @ gradient).sum(2, keepdim=True)

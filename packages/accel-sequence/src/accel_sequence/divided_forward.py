@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import Parameter, signature
 from typing import Any, final
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
 
-from accel_sequence.attention import CannotDivide
 from accel_sequence.batch import LABELS, continues, divide
-from accel_sequence.division import Division, Ranks, dividing, remember
+from accel_sequence.division import CannotDivide, Division, Ranks, announce, dividing, remember
 from accel_sequence.models import Reached
 
 
@@ -55,9 +56,10 @@ class DividedForward:
         self._proven = True
         if torch.is_grad_enabled():
             remember(division)
+            announce([one for one in tree_leaves(outputs) if isinstance(one, torch.Tensor)], division)
             return outputs
         remember(None)
-        return _whole(outputs, division)
+        return tree_map(partial(_whole, division=division), outputs)
 
     def _takes(self, name: str) -> bool:
         named = self._signature.parameters
@@ -94,7 +96,7 @@ class DividedForward:
 
     def _check(self, division: Division, arguments: Mapping[str, Any]) -> None:
         """Raise if the model went around the functions that know the other ranks."""
-        attended, wanted = len({id(one) for one in division.attended}), max(self._reached.layers, 1)
+        attended, wanted = division.attended, max(self._reached.layers, 1)
         if attended < wanted:
             raise CannotDivide(
                 f"{self._name} computed {attended} of {wanted} layers by an attention that is divided, and the others"
@@ -117,17 +119,7 @@ class DividedForward:
             )
 
 
-def _whole(outputs: Any, division: Division) -> Any:
-    """Return outputs for whole sequences."""
-    if isinstance(outputs, torch.Tensor):
-        by_token = outputs.ndim >= 2 and outputs.shape[1] == division.part
-        return division.whole(outputs) if by_token else outputs
-    if isinstance(outputs, Mapping):
-        for name, value in list(outputs.items()):
-            outputs[name] = _whole(value, division)  # type: ignore[index] # as transformers' outputs can
-        return outputs
-    if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
-        return type(outputs)(*(_whole(one, division) for one in outputs))
-    if isinstance(outputs, list | tuple):
-        return type(outputs)(_whole(one, division) for one in outputs)
-    return outputs
+def _whole(output: Any, division: Division) -> Any:
+    """Return an output for whole sequences, if it has one entry for each token."""
+    by_token = isinstance(output, torch.Tensor) and output.ndim >= 2 and output.shape[1] == division.part
+    return division.whole(output) if by_token else output

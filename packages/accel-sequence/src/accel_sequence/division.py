@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -13,6 +13,10 @@ from torch.nn.functional import pad
 
 from accel_sequence.layout import SequenceLayout
 from accel_sequence.peers import SequencePeers
+
+
+class CannotDivide(ValueError):
+    """A model or a batch cannot be divided along the sequence."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -31,6 +35,9 @@ class Ranks:
     heads: SequencePeers | None = None
     ring: SequencePeers | None = None
 
+    def __deepcopy__(self, memo: object) -> Ranks:
+        return self  # a copy of a model has the same
+
 
 @dataclass(eq=False, slots=True)
 class Division:
@@ -41,7 +48,7 @@ class Division:
         length: The length of the sequences.
         real: Positions that are no padding of the script's, by row; all without it.
         documents: The number of the document of each position; one without it.
-        attended: The modules, or the calls, whose attention was computed.
+        attended: How often attention was computed.
         losses: How often the loss was computed.
         asked_positions: Whether the model has asked for positions.
 
@@ -53,7 +60,7 @@ class Division:
     length: int
     real: torch.Tensor | None = None
     documents: torch.Tensor | None = None
-    attended: list[object] = field(default_factory=list)
+    attended: int = 0
     losses: int = 0
     asked_positions: bool = False
 
@@ -78,6 +85,19 @@ class Division:
         """
         places = self.ranks.layout.positions(self.ranks.all.rank, self.padded)
         return places.clamp(max=self.length - 1).to(device)[None]
+
+    def end(self, device: torch.device) -> torch.Tensor | None:
+        """Return where padding at the end is not, or None if there is none.
+
+        Args:
+            device: Where to make it.
+
+        Shape:
+            (1, padded length)
+        """
+        if self.padded == self.length:
+            return None
+        return (torch.arange(self.padded, device=device) < self.length)[None]
 
     def pad(self, x: torch.Tensor, dim: int, value: float) -> torch.Tensor:
         """Return a tensor that is as long as the sequence that is divided.
@@ -149,6 +169,34 @@ def active() -> Division | None:
     return _ACTIVE.get()
 
 
+def current() -> Division | None:
+    """Return the division of the forward that runs, or is run again in a backward, or None.
+
+    Raises:
+        CannotDivide: A backward runs again what belongs to no forward that is known.
+    """
+    division, task = _ACTIVE.get(), torch._C._current_graph_task_id()
+    if division is not None or task == -1 or newest() is None:
+        return division
+    if not _IN_BACKWARD or _IN_BACKWARD[0][0] != task:
+        raise CannotDivide(
+            "a backward computes activations again, and belongs to no output of a prepared model; return tensors from"
+            " its forward, or leave out activation checkpointing"
+        )
+    return _IN_BACKWARD[0][1]
+
+
+def announce(outputs: Sequence[torch.Tensor], division: Division) -> None:
+    """Let backwards that begin at outputs of a forward know its division."""
+
+    def begin(_: torch.Tensor) -> None:
+        _IN_BACKWARD[:] = [(torch._C._current_graph_task_id(), division)]
+
+    for output in outputs:
+        if output.requires_grad:
+            output.register_hook(begin)  # type: ignore[no-untyped-call] # of torch
+
+
 @contextmanager
 def dividing(division: Division | None) -> Iterator[None]:
     """Let the block compute on the parts of a division, or on whole sequences for None."""
@@ -160,6 +208,8 @@ def dividing(division: Division | None) -> Iterator[None]:
 
 
 _NEWEST: list[Division] = []
+#: the backward that runs, by number, and the division of the forward that it has come to
+_IN_BACKWARD: list[tuple[int, Division]] = []
 
 
 def newest() -> Division | None:

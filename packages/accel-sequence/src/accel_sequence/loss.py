@@ -7,8 +7,7 @@ from typing import Literal
 import torch
 from torch.nn.functional import cross_entropy, pad
 
-from accel_sequence.attention import CannotDivide
-from accel_sequence.division import active, newest
+from accel_sequence.division import CannotDivide, active, newest
 
 IGNORED = -100
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from accel_sequence.attention import CannotDivide
+from accel_sequence.division import CannotDivide
 
 
 @dataclass(frozen=True, slots=True)

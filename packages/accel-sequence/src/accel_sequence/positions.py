@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from accel_sequence.division import active
+from accel_sequence.division import current
 
 
 def positions(tokens: torch.Tensor) -> torch.Tensor:
@@ -16,7 +16,7 @@ def positions(tokens: torch.Tensor) -> torch.Tensor:
     Shape:
         tokens (B, T, ...), returned (1, T)
     """
-    division = active()
+    division = current()
     if division is None:
         return torch.arange(tokens.shape[1], device=tokens.device)[None]
     division.asked_positions = True

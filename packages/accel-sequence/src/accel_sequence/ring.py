@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch.autograd.function import once_differentiable
 
-from accel_sequence.block import Joined, JoinedGradients, Pattern, Run
+from accel_sequence.block import Pairs, Pattern, Run, add_gradients, join, pairs, split_dim, widened
 from accel_sequence.peers import SequencePeers, Wait
 
 
@@ -39,9 +39,14 @@ class RingPlan:
         """The number of places."""
         return 1 if self.peers is None else self.peers.size
 
-    def runs_after(self, shifts: int) -> Sequence[Run]:
-        """Return the positions of the keys that this rank has after so many shifts."""
-        return self.runs[(self.place - shifts) % self.size]
+    def pairs(self, shifts: int, device: torch.device) -> Pairs:
+        """Return the pieces that see each other of this rank's queries and the keys it has after so many shifts.
+
+        Args:
+            shifts: How often keys were sent on.
+            device: Where to make masks.
+        """
+        return pairs(self.runs[self.place], self.runs[(self.place - shifts) % self.size], self.pattern, device)
 
     def begin_shift(self, tensors: Sequence[torch.Tensor], shifts: int) -> Wait:
         """Begin to send tensors on, unless they have been everywhere.
@@ -60,41 +65,49 @@ class _RingAttention(torch.autograd.Function):
     def forward(
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: RingPlan
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        joined = Joined(q, plan.runs[plan.place], plan.pattern, plan.scale)
+        grouped = split_dim(widened(q), 1, k.shape[1], -1)
+        lse = grouped.new_full(grouped.shape[:-1], -torch.inf)
+        out = grouped.new_zeros((*lse.shape, v.shape[-1]))
         travelling = [k.contiguous(), v.contiguous()]
         for shifts in range(plan.size):
             wait = plan.begin_shift(travelling, shifts)
-            joined.add(travelling[0], travelling[1], plan.runs_after(shifts))
+            key, value = (widened(one).unsqueeze(2) for one in travelling)
+            join(out, lse, grouped, key, value, plan.pairs(shifts, q.device), plan.scale)
             travelling = wait()
-        out = cast("torch.Tensor", joined.out)
-        ctx.save_for_backward(q, k, v, out, joined.lse)
+        result = out.flatten(1, 2).to(q.dtype)
+        ctx.save_for_backward(q, k, v, result, lse)
         ctx.plan = plan
-        return out.to(q.dtype), joined.lse
+        return result, lse.flatten(1, 2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, out_gradient: torch.Tensor, lse_gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         plan: RingPlan = ctx.plan
-        delta = (out * out_gradient).sum(-1) - lse_gradient
-        gradients = JoinedGradients(q, lse, out_gradient, delta, plan.runs[plan.place], plan.pattern, plan.scale)
+        query, result, gradient = (split_dim(widened(one), 1, k.shape[1], -1) for one in (q, out, out_gradient))
+        delta = (result * gradient).sum(-1) - lse_gradient.reshape(lse.shape)
+        given = [query, lse.masked_fill(lse == -torch.inf, 0.0), gradient, delta]
+        q_gradient = torch.zeros_like(query)
         travelling = [k.contiguous(), v.contiguous()]
         own: list[torch.Tensor] = []
         wait_for_sums: Wait | None = None
         for shifts in range(plan.size):
             wait = plan.begin_shift(travelling, shifts)
-            found = list(gradients.add(travelling[0], travelling[1], plan.runs_after(shifts)))
-            if shifts == 0:
+            key, value = (widened(one).unsqueeze(2) for one in travelling)
+            found = [key.new_zeros(key.shape), value.new_zeros(value.shape)]
+            add_gradients([q_gradient, *found], given, key, value, plan.pairs(shifts, q.device), plan.scale)
+            if plan.peers is None or shifts == 0:
                 own = found
             else:
                 # the sums follow their keys: they set out from the rank after the owner, and come home at the end
                 before = wait_for_sums() if wait_for_sums is not None else ()
                 sums = [a.add_(b) for a, b in zip(before, found, strict=True)] if before else found
-                wait_for_sums = cast("SequencePeers", plan.peers).shift(sums, tag=len(sums))
+                wait_for_sums = plan.peers.shift(sums, tag=len(sums))
             travelling = wait()
         if wait_for_sums is not None:
             own = [a.add_(b) for a, b in zip(own, wait_for_sums(), strict=True)]
-        return gradients.q_gradient.to(q.dtype), own[0].to(k.dtype), own[1].to(v.dtype), None
+        k_gradient, v_gradient = (one.squeeze(2).to(k.dtype) for one in own)
+        return q_gradient.flatten(1, 2).to(q.dtype), k_gradient, v_gradient, None
 
 
 def ring_attention(

@@ -10,8 +10,8 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from accel_sequence.attention import CannotDivide, attend
-from accel_sequence.division import Division, active
+from accel_sequence.attention import attention
+from accel_sequence.division import CannotDivide, Division, active, dividing
 from accel_sequence.loss import IGNORED, targets_of
 
 #: the name of the attention in transformers' registry
@@ -190,22 +190,13 @@ def _attention(
         return _undivided(module, query, key, value, attention_mask, s_aux, **kwargs)
     if strange:
         raise CannotDivide(f"{type(module).__name__} has attention with {', '.join(strange)}, which is not divided")
-    division = attention_mask.division
-    division.attended.append(module)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     if sliding_window is not None and not causal:
         raise CannotDivide(f"{type(module).__name__} has a window to both sides, which is not divided")
-    out = attend(
-        query,
-        key,
-        value,
-        division,
-        is_causal=causal,
-        scale=scaling,
-        window=sliding_window,
-        sinks=s_aux,
-        dropout_p=dropout,
-    )
+    options: dict[str, Any] = {"scale": scaling, "window": sliding_window, "sinks": s_aux, "dropout_p": dropout}
+    # a layer that a backward computes again has its mask still
+    with dividing(attention_mask.division):
+        out = attention(query, key, value, is_causal=causal, **options)
     return out.transpose(1, 2).contiguous(), None
 
 
