@@ -8,46 +8,16 @@ import accel_sequence
 import pytest
 import torch
 from accel import Accelerator, ActivationCheckpointingKwargs, LocalSGD, ParallelismConfig
-from accel_sequence import CannotDivide, attention, positions
+from accel_sequence import CannotDivide
 from accel_state import CannotRun, release
 from accel_testing import MakePool
 from long_sequences.models import LongCase, loss_in_its_dtype, make_model, rows_of
-from torch import Tensor, nn
+from long_sequences.own_model import LENGTH, VOCABULARY, Own
+from torch import Tensor
 from torch.utils.data import DataLoader
 from whole_tensors import whole
 
 with_transformers = pytest.mark.skipif(not find_spec("transformers"), reason="a library is not installed")
-VOCABULARY, WIDTH, LENGTH = 16, 8, 13
-
-
-class Block(nn.Module):
-    """Attention and a layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.projections, self.output = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        query, key, value = self.projections(hidden).view(*hidden.shape[:2], 3, 2, -1).permute(2, 0, 3, 1, 4)
-        out: Tensor = hidden + self.output(attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2))
-        return out
-
-
-class Own(nn.Module):
-    """A model of a script, which knows nothing of a loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList([Block(), Block()])
-        self.head = nn.Linear(WIDTH, VOCABULARY)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        hidden = self.tokens(tokens) + self.places(positions(tokens))
-        for block in self.blocks:
-            hidden = block(hidden)
-        logits: Tensor = self.head(hidden)
-        return logits
 
 
 def own_loop(sizes: dict[str, Any], recompute: bool) -> tuple[list[float], dict[str, Tensor], Tensor]:
@@ -178,6 +148,9 @@ def refusals() -> list[str]:
     with pytest.raises(ValueError, match="local steps") as local:
         LocalSGD(accelerator, model, 2).__enter__()
     said.append(str(local.value))
+    with pytest.raises(ValueError, match="join_uneven_inputs") as joined:
+        accelerator.join_uneven_inputs([model]).__enter__()
+    said.append(str(joined.value))
     with pytest.raises(CannotDivide) as unlike:
         model(torch.full((1, 4), accelerator.process_index))
     said.append(str(unlike.value))
@@ -186,6 +159,11 @@ def refusals() -> list[str]:
 
 def test_what_goes_with_no_divided_sequences_is_refused(world: MakePool) -> None:
     for said in world(2).run(refusals):
-        wanted = ("it does not divide sequences", "torch.compile of models", "leave LocalSGD out", "unlike batches")
-        for words, message in zip(wanted, said, strict=True):
+        wanted = (
+            "it does not divide sequences",
+            "torch.compile of models",
+            "leave LocalSGD out",
+            "all need equally many",
+        )
+        for words, message in zip((*wanted, "unlike batches"), said, strict=True):
             assert words in message

@@ -19,6 +19,8 @@ FOLDERS = {
     "together": "tests-integration",
 }
 STRATEGIES = ("single", "ddp", "fsdp2", "HSDP", "tp", "fsdp2 + tp", "deepspeed", "spmd")
+#: ways to divide sequences, beside ddp or fsdp2, whose tests are the same
+SEQUENCES = ("sp", "cp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,18 +292,62 @@ FEATURES: dict[str, Row] = {
 }
 
 
+_SHARED = "together/long_sequences/two_processes_that_share_sequences_train_as_one"
+_PARTS = "together/long_sequence_features/a_feature_does_with_parts_what_it_does_with_the_whole"
+_LOOPS = "together/long_sequence_loops/a_model_and_a_loss_of_a_script_train_as_one"
+_HALF_PARTS = "together/long_sequence_features/half_precision_trains_within_its_digits"
+_RESUMED = "together/long_sequence_loops/a_run_resumes_with_sequences_divided_otherwise"
+_NO_PARTS = "together/long_sequence_loops/what_goes_with_no_divided_sequences_is_refused"
+#: what both ways to divide sequences do
+OF_SEQUENCES: Row = {
+    "models of Transformers": yes(_SHARED),
+    "accumulation": yes(_SHARED),
+    "`clip_grad_norm_`": yes(_SHARED),
+    "`clip_grad_value_`": yes(_PARTS),
+    "weighted losses": yes(_LOOPS),
+    "bf16": yes(_HALF_PARTS),
+    "fp16": yes(_HALF_PARTS),
+    "an fp16 overflow on one rank skips the step of all": yes(_HALF_PARTS),
+    "tied weights": yes(_SHARED),
+    "frozen weights": yes(_PARTS),
+    "adapters (peft)": yes(_SHARED),
+    "activation checkpointing": yes(_SHARED),
+    "torch.compile, block by block": refused(_NO_PARTS, "torch.compile of models"),
+    "torch.compile, the whole model": refused(_NO_PARTS, "torch.compile of models"),
+    "torch.compile and activation checkpointing": refused(_NO_PARTS, "torch.compile of models"),
+    "two models, two optimizers": yes(_PARTS),
+    "`gather_for_metrics`": yes(_LOOPS),
+    "`save_state`, `load_state`": yes(_RESUMED),
+    "a checkpoint of another strategy": yes(_RESUMED),
+    "`save_state(asynchronous=True)`": yes(_PARTS),
+    "`save_model`, `get_state_dict`": yes(_PARTS),
+    "weights of a model on meta": yes(_PARTS),
+    "`no_sync`": yes(_PARTS),
+    "`join_uneven_inputs`": refused(_NO_PARTS, "all need equally many"),
+    "`LocalSGD`": refused(_NO_PARTS, "leave LocalSGD out"),
+}
+
+
+def all_cells() -> dict[str, list[Cell | str]]:
+    """The cells of each feature, in the order of the columns."""
+    return {
+        feature: [*cells.values(), *[OF_SEQUENCES[feature]] * len(SEQUENCES)] for feature, cells in FEATURES.items()
+    }
+
+
 def table() -> str:
     """One row for each feature."""
-    rows = [f"| | {' | '.join(STRATEGIES)} |", "| --- |" + " --- |" * len(STRATEGIES)]
-    for feature, cells in FEATURES.items():
-        texts = [cell.text if isinstance(cell, Cell) else cell for cell in cells.values()]
+    columns = (*STRATEGIES, *SEQUENCES)
+    rows = [f"| | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+    for feature, cells in all_cells().items():
+        texts = [cell.text if isinstance(cell, Cell) else cell for cell in cells]
         rows.append(f"| {feature} | {' | '.join(texts)} |")
     return "\n".join(rows) + "\n"
 
 
 def problems() -> list[str]:
     """Cells that the tests do not hold, in words."""
-    cells = [cell for cells in FEATURES.values() for cell in cells.values() if isinstance(cell, Cell)]
+    cells = [cell for cells in all_cells().values() for cell in cells if isinstance(cell, Cell)]
     return list(dict.fromkeys(line for cell in cells for line in cell.problems()))
 
 

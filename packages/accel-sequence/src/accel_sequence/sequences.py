@@ -26,7 +26,9 @@ class Sequences:
     #: calls of the facade that cannot be served, with the reason and what to do instead
     refusals: ClassVar[Mapping[str, str]] = {
         "local steps (LocalSGD)": "a rank has the gradients of a part of each sequence, and cannot train alone; leave"
-        " LocalSGD out, or sp_size and cp_size"
+        " LocalSGD out, or sp_size and cp_size",
+        "join_uneven_inputs": "ranks that share sequences exchange in each forward, so all need equally many batches;"
+        " use even_batches=True, or ending='drop'",
     }
 
     def __init__(self, run: Run) -> None:

@@ -142,6 +142,7 @@ class TrainingStep:
         Collective:
             Every process must enter and leave it.
         """
+        self._components.refuse("join_uneven_inputs")
         with ExitStack() as changed:
             if even_batches is not None:
                 changed.enter_context(self._preparer.ending(Ending.REPEAT if even_batches else Ending.UNEVEN))
