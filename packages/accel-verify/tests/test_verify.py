@@ -129,6 +129,42 @@ def test_the_command_says_what_a_script_did(tmp_path: Path, line: str, ranks: in
     assert said in done.stdout + done.stderr
 
 
+OF_SEQUENCES = """\
+import torch
+from accel import Accelerator
+from accel_sequence import attention, loss, positions
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.head = torch.nn.Embedding(32, 8), torch.nn.Linear(8, 32)
+
+    def forward(self, tokens):
+        hidden = (self.tokens(tokens) + positions(tokens)[..., None] / 16).unflatten(-1, (2, 4)).transpose(1, 2)
+        return self.head(attention(hidden, hidden, hidden, is_causal=True).transpose(1, 2).flatten(2))
+
+accelerator, model = Accelerator(), Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(torch.randint(0, 32, (24, 9)), batch_size=2)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for tokens in loader:
+    accelerator.backward(loss(model(tokens), tokens, shifted=False) {more})
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("more", "code", "said"), [("", 0, "nothing differs in 4"), ("* 2", 1, "gradient")])
+def test_the_command_compares_divided_sequences(
+    tmp_path: Path, more: str, code: int, said: str, verify: Verify
+) -> None:
+    more = "* (1 + (accelerator.num_processes > 1 and accelerator.process_index))" if more else ""
+    (tmp_path / "train.py").write_text(OF_SEQUENCES.replace("{more}", more))
+    done = verify("-n", "2", "--parallelism_config_sp_size", "2", "--steps=4", "train.py")
+    assert done.returncode == code, done.stdout + done.stderr
+    assert said in done.stdout + done.stderr
+
+
 def test_the_command_refuses_what_it_cannot_start(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--cpu", "--steps", "none", "--tolerance=-1", "missing.py"]) == 2
     problems = capsys.readouterr().err

@@ -37,6 +37,8 @@ class Checker(StepWatcher):
         super().__init__(steps)
         self._ends = read_ends(folder)
         self.ranks = len(self._ends)
+        #: how many of them have samples of their own
+        self.data_ranks = self.ranks // self._ends[0].replicas
         self._folder = folder
         half, on_cpu = self._ends[0].precision != "no", self._ends[0].device == "cpu"
         self.tolerance = tolerance if tolerance is not None else HALF if half else CPU if on_cpu else ACCELERATOR
@@ -73,7 +75,8 @@ class Checker(StepWatcher):
         self.where = f"step {self.made + 1}: "
         if self.made >= self._ends[0].steps:
             raise Mismatch("it is made in plain PyTorch, and not as configured")
-        recorded = comparison.merge_ranks([read_step(self._folder, rank, self.made + 1) for rank in range(self.ranks)])
+        records = [read_step(self._folder, rank, self.made + 1) for rank in range(self.ranks)]
+        recorded = comparison.merge_ranks(records, self._ends[0].replicas)
         self._due = [recorded]
         if recorded.skipped:
             comparison.check_window(recorded, self.begin_record(optimizer))

@@ -79,7 +79,9 @@ def run(options: ResolvedOptions, steps: int | None, tolerance: str | None, cons
         if code:
             return _failed("as configured", code, last_words)
         _say("the same steps as plain PyTorch: one process on the CPU, in float32, with the batches of all processes")
-        plain = {"num_processes": 1, "cpu": True, "gpu_ids": None, "mixed_precision": "no"}
+        plain: dict[str, object] = {"num_processes": 1, "cpu": True, "gpu_ids": None, "mixed_precision": "no"}
+        if {"tp_size", "dp_shard_size"}.isdisjoint(options.settings.parallelism_config or {}):
+            plain["parallelism_config"] = {}
         code, last_words = job.run(RUNNER, ["plain", *arguments], **plain)
         if code and not (Path(folder) / "verdict").exists():
             return _failed("as plain PyTorch", code, last_words)

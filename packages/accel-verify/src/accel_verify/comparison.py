@@ -23,11 +23,12 @@ class Mismatch(BaseException):
     """
 
 
-def merge_ranks(ranks: Sequence[StepRecord]) -> StepRecord:
+def merge_ranks(ranks: Sequence[StepRecord], replicas: int = 1) -> StepRecord:
     """Combine the records of all ranks into one, with the losses of all and the tensors of rank 0.
 
     Args:
         ranks: The records of one step in rank order.
+        replicas: Number of neighbours that had the same samples, whose losses count once.
 
     Raises:
         Mismatch: The ranks made different steps, or have different tensors.
@@ -40,8 +41,8 @@ def merge_ranks(ranks: Sequence[StepRecord]) -> StepRecord:
         for name, digest in first.digests.items():
             if record.digests.get(name) != digest:
                 raise Mismatch(f"{name} is not the same on rank 0 and on rank {rank}")
-    losses = [loss for record in ranks for loss in record.losses]
-    weights = [weight for record in ranks for weight in record.weights]
+    losses = [loss for record in ranks[::replicas] for loss in record.losses]
+    weights = [weight for record in ranks[::replicas] for weight in record.weights]
     return replace(first, losses=losses, weights=weights, overflowed=any(record.overflowed for record in ranks))
 
 

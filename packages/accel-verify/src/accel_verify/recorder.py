@@ -46,6 +46,7 @@ class Recorder(StepWatcher):
     def prepared(self, accelerator: Accelerator, ready: object) -> None:
         """Note an object that an Accelerator has prepared."""
         self._end.precision, self._end.device = accelerator.mixed_precision, accelerator.device.type
+        self._end.replicas = accelerator.run.mesh.replicas
         if isinstance(ready, nn.Module):
             self._round_trips.append(partial(model_changes, accelerator, ready))
             self.models.append(accelerator.unwrap_model(ready))

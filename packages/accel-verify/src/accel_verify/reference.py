@@ -39,11 +39,15 @@ class ReferenceAccelerator:
         bound = signature(Accelerator).bind(*args, **kwargs)
         bound.apply_defaults()
         self._arguments = bound.arguments
+        given = bound.arguments["parallelism_config"]
+        # ranks that share sequences have whole models, and here the whole sequences
+        whole = given is None or (given.tp_size, given.dp_shard_size) == (1, 1)
         self._real = Accelerator(
             **{**self._arguments, "mixed_precision": "no", "fp16": False, "cpu": True, "strategy": "auto"}
+            | ({"parallelism_config": None} if whole else {})
         )
         self.gradient_accumulation_steps = self._real.gradient_accumulation_steps
-        self.num_processes = self.checker.ranks
+        self.num_processes = self.checker.data_ranks
         self.last_loss: float | None = None
         self.optimizer_step_was_skipped = False
         #: whether the current micro-batch ends with an optimizer step

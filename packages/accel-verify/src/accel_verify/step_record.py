@@ -57,6 +57,7 @@ class RunEnd:
         loaders: Number of loaders that were prepared.
         settings: Learning rates and dtypes of each optimizer.
         changed: What a save and load round trip changes, on rank 0.
+        replicas: Number of neighbouring processes that have the same samples.
     """
 
     steps: int = 0
@@ -65,6 +66,7 @@ class RunEnd:
     loaders: int = 0
     settings: list[Settings] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
+    replicas: int = 1
 
 
 def write_step(folder: Path, rank: int, number: int, record: StepRecord) -> None:
