@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +107,25 @@ class ParallelismConfig:
             context=self.cp_size,
             sequence=self.sp_size,
         )
+
+    @property
+    def counted(self) -> ParallelismConfig:
+        """The sizes for a program of Accelerate, which divides by them what it counts.
+
+        Processes that share sequences are given the same batches, whole, as those of `tp_size` are. Nothing else is to
+        be done for them, as would be for Accelerate's own ways to divide sequences.
+        """
+        return replace(self, tp_size=self.tp_size * self.cp_size * self.sp_size, cp_size=1, sp_size=1)
+
+    @property
+    def cp_enabled(self) -> bool:
+        """True if sequences are divided by `cp_size`."""
+        return self.cp_size > 1
+
+    @property
+    def sp_enabled(self) -> bool:
+        """True if sequences are divided by `sp_size`."""
+        return self.sp_size > 1
 
     @property
     def total_size(self) -> int:

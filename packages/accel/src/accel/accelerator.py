@@ -195,7 +195,7 @@ class Accelerator:
         self.preparation = Preparer(components, settings, on_ready)
         self.training = TrainingStep(self.preparation, self.observer)
         self.clipping = GradientClipping(self.preparation)
-        self.collectives = CollectiveOps(run, components.accumulation)
+        self.collectives = CollectiveOps(run, components.accumulation, as_accelerate=as_accelerate)
         registry = CheckpointRegistry(self.preparation, self.training)
         self.checkpoints = Checkpointer(self.processes, registry, project, self.tracking, as_accelerate=as_accelerate)
 
@@ -1227,8 +1227,11 @@ class Accelerator:
 
     @property
     def parallelism_config(self) -> ParallelismConfig | None:
-        """The sizes of the mesh that the script or its launcher asks for, or None if neither does."""
-        return self.settings.parallelism
+        """The sizes of the mesh that the script or its launcher asks for, or None if neither does.
+
+        A program for Accelerate finds processes that share sequences in `tp_size`, as they have the same batches.
+        """
+        return self.settings.parallelism_as_counted
 
     @property
     def torch_device_mesh(self) -> DeviceMesh | None:

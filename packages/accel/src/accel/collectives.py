@@ -13,11 +13,19 @@ from accel_state import AccumulationState, Run
 class CollectiveOps:
     """The calls by which a script gathers, reduces and pads nested tensors.
 
-    Processes that hold parts of the same layers have the same samples, and count as one.
+    Processes that hold parts of the same layers or sequences have the same samples, and count as one. For a program of
+    Accelerate, which divides by their number what it gathers, each of those that share sequences counts in `gather`.
+
+    Args:
+        run: The current run.
+        accumulation: The window of micro-batches.
+        as_accelerate: Whether the program was written for Accelerate.
     """
 
-    def __init__(self, run: Run, accumulation: AccumulationState) -> None:
+    def __init__(self, run: Run, accumulation: AccumulationState, *, as_accelerate: bool = False) -> None:
         self._world, self._transport = run.transport, run.data_transport
+        shares = run.mesh.context * run.mesh.sequence > 1
+        self._gathers = self._world if as_accelerate and shares else self._transport
         self._accumulation = accumulation
         self._triggered = False
 
@@ -27,7 +35,7 @@ class CollectiveOps:
         Collective:
             Every process must call.
         """
-        return gather(tensor, self._transport)
+        return gather(tensor, self._gathers)
 
     def gather_for_metrics(self, data: Any, *, use_gather_object: bool = False) -> Any:
         """Return what `gather` does, without the samples that were repeated to fill the last batch of the loader.

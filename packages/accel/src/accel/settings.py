@@ -51,6 +51,7 @@ class Settings:
         device_placement: Move prepared objects to the device.
         step_scheduler_with_optimizer: Schedules advance only when the optimizer steps.
         scheduler_once_per_step: Schedules advance once for each optimizer step.
+        as_accelerate: Whether the program was written for Accelerate.
     """
 
     cpu: bool
@@ -69,6 +70,12 @@ class Settings:
     device_placement: bool
     step_scheduler_with_optimizer: bool
     scheduler_once_per_step: bool
+    as_accelerate: bool = False
+
+    @property
+    def parallelism_as_counted(self) -> ParallelismConfig | None:
+        """The sizes of the mesh as the program counts with them, or None."""
+        return self.parallelism.counted if self.parallelism is not None and self.as_accelerate else self.parallelism
 
 
 #: switches of Accelerate's launcher, the argument in which the same can be said, and the way to say it to the launcher
@@ -125,7 +132,8 @@ def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Setting
         problems.append(
             f"fp16=True and mixed_precision={given.mixed_precision!r} contradict each other; give one of them"
         )
-    if _tried(lambda: flag(environ, AS_ACCELERATE), False, problems):
+    as_accelerate = _tried(lambda: flag(environ, AS_ACCELERATE), False, problems)
+    if as_accelerate:
         problems += [
             f"{name}=true has no effect in accel: {instead}, or pass {argument}=... to Accelerator"
             for name, argument, instead in _NOT_READ
@@ -215,6 +223,7 @@ def resolve(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Setting
         device_placement=given.device_placement,
         step_scheduler_with_optimizer=given.step_scheduler_with_optimizer,
         scheduler_once_per_step=given.scheduler_once_per_step,
+        as_accelerate=as_accelerate,
     )
 
 
