@@ -63,7 +63,8 @@ def test_every_model_trains_with_everything_in_every_layout(world: MakePool, lay
     for one in LAYOUTS[layout].values():
         size *= one
     cases = [
-        LongCase(model, length, every, weighted=True, padded=padded, packed=not padded, recompute=recompute)
+        # of gpt-oss, transformers tells no documents apart on one process
+        LongCase(model, length, every, True, padded, packed=not padded and model != "gpt_oss", recompute=recompute)
         for model in ("gpt2", "llama", "qwen3", "mistral", "gpt_oss")
         for length, every, padded, recompute in [(24, 2, True, False), (19, 1, False, True)]
     ]
