@@ -5,6 +5,7 @@ accel launch --cpu --num_processes 2 docs/examples/averaged_weights.py
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 from accel import Accelerator, ProjectConfiguration
@@ -27,7 +28,8 @@ def main() -> None:
     data = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=16, shuffle=True))
+    loader: Any = DataLoader(data, batch_size=16, shuffle=True)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     moving = get_ema_multi_avg_fn(0.9)  # type: ignore[no-untyped-call] # of torch
     average = AveragedModel(accelerator.unwrap_model(model), multi_avg_fn=moving)
     accelerator.register_for_checkpointing(average=average)

@@ -8,7 +8,16 @@ from pathlib import Path
 # Of these, not even a module may bring torch in when it is imported.
 TORCH_FREE = ("accel_comm", "accel_state", "accel_launch", "accel_submit", "accel_track", "accel_runs")
 # Of these, importing the package itself must not.
-LAZY = (*TORCH_FREE, "accel", "accel_big", "accel_compat", "accel_names", "accel_testing", "accel_verify", "accel_rehearse")
+LAZY = (
+    *TORCH_FREE,
+    "accel",
+    "accel_big",
+    "accel_compat",
+    "accel_names",
+    "accel_testing",
+    "accel_verify",
+    "accel_rehearse",
+)
 
 
 def main(name: str, folder: str) -> None:

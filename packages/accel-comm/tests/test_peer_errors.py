@@ -101,7 +101,7 @@ def test_a_stopped_process_that_serves_the_store_is_named_and_not_asked(monkeypa
     server = subprocess.Popen([sys.executable, "-Sc", "import signal; signal.pause()"])
     try:
         store = StatusStore(HashStore(), 1)
-        monkeypatch.setattr(store, "_who", {0: (store.host, server.pid)})
+        monkeypatch.setattr(store, "_pids", {0: server.pid})
         assert not store.is_stopped()
         server.send_signal(signal.SIGSTOP)
         while not store.is_stopped():
