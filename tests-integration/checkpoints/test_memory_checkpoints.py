@@ -55,7 +55,7 @@ def test_a_job_that_loses_ranks_ends_with_the_weights_of_the_whole(
 ) -> None:
     """A1: each rank, in each part of a step, while a checkpoint is written, and at the end of an epoch."""
     deaths: list[list[Any]] = [[1, 8, "forward"], [0, 12, "end"], [0, 19, "write"], [1, 24, "backward"], [1, 33, "end"]]
-    plan = Plan(str(tmp_path / "killed"), deaths, strategy, pause_s=0.02)
+    plan = Plan(str(tmp_path / "killed"), deaths, strategy, pause_s=0.1)
     ended = launch(plan, forking_python, place, "--max_restarts", "1").end()
     assert ended.code == 0, ended.err
     assert {**done(plan), "began": 0} == whole(forking_python, tmp_path, strategy=strategy)
@@ -63,9 +63,8 @@ def test_a_job_that_loses_ranks_ends_with_the_weights_of_the_whole(
     began = resumed(ended)
     assert len(began) == len(deaths)
     for (_, step, when), found in zip(deaths, began, strict=True):
-        # while a checkpoint of step 20 is written, that of step 15 is the newest
-        last = step + 1 if when == "write" else step
-        assert 0 <= last - found <= 6, (began, deaths)
+        # of the steps that are repeated five are the interval, and the others came while a checkpoint was written
+        assert 0 <= step - found <= 10 - (when != "write"), (began, deaths)
     assert ended.err.count("starts again at once (1 of 1 times)") == len(deaths)
     assert list(place.iterdir()) == []
     # memory is no project: no checkpoint was left there, and none was numbered
