@@ -10,7 +10,7 @@ import torch
 from accel_sequence import CannotDivide, attention, positions
 from accel_sequence.batch import divide
 from accel_sequence.divided_forward import DividedForward
-from accel_sequence.division import Ranks
+from accel_sequence.division import Ranks, remember
 from accel_sequence.layout import SequenceLayout
 from accel_sequence.models import reach
 from long_sequences.simulated_peers import SimulatedPeers, simulate
@@ -128,6 +128,7 @@ def test_unlike_batches_are_refused_on_every_rank() -> None:
 
 
 def test_logits_of_another_length_are_refused() -> None:
+    remember(None)  # of a test before
     with pytest.raises(CannotDivide, match="logits have 3 positions and labels 6, and no forward was divided"):
         accel_sequence.loss(torch.randn(2, 3, 5), TOKENS % 5, shifted=True)
 

@@ -35,6 +35,7 @@ class DividedForward:
         self._name, self._ranks, self._reached = type(model).__name__, ranks, reached
         self._signature = signature(forward)
         self._proven = False
+        self._newest: Division | None = None
         # Tools look at a forward's name and signature, through __wrapped__.
         self.__wrapped__ = forward
         self.__name__ = "forward"
@@ -55,6 +56,7 @@ class DividedForward:
         self._check(division, arguments)
         self._proven = True
         if torch.is_grad_enabled():
+            self._newest = division
             remember(division)
             announce([one for one in tree_leaves(outputs) if isinstance(one, torch.Tensor)], division)
             return outputs

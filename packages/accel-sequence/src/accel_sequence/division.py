@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,7 +40,7 @@ class Ranks:
         return self  # a copy of a model has the same
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Division:
     """The division of the sequences of one forward.
 
@@ -207,16 +208,17 @@ def dividing(division: Division | None) -> Iterator[None]:
         _ACTIVE.reset(token)
 
 
-_NEWEST: list[Division] = []
+#: the division of the newest forward, which its model keeps
+_NEWEST: list[weakref.ref[Division]] = []
 #: the backward that runs, by number, and the division of the forward that it has come to
 _IN_BACKWARD: list[tuple[int, Division]] = []
 
 
 def newest() -> Division | None:
     """Return the division of the newest forward of a prepared model, or None."""
-    return _NEWEST[0] if _NEWEST else None
+    return _NEWEST[0]() if _NEWEST else None
 
 
 def remember(division: Division | None) -> None:
     """Let a division be that of the newest forward, which is None if it was of whole sequences."""
-    _NEWEST[:] = [] if division is None else [division]
+    _NEWEST[:] = [] if division is None else [weakref.ref(division)]
