@@ -9,6 +9,7 @@ import pytest
 from accel_rehearse.hardware import Hardware
 from accel_rehearse.mistakes import mistakes_of
 
+pytestmark = pytest.mark.timeout(300)
 Rehearse = Callable[..., Any]
 PROGRAMS = Path(__file__).parent / "programs"
 PROGRAM = (PROGRAMS / "classify.py").read_text()

@@ -35,11 +35,13 @@ CASES: dict[str, tuple[int, list[str], list[str]]] = {
 }
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["ddp", "fsdp2"])
 def test_a_rehearsal_tells_the_truth(name: str, tmp_path: Path, rehearse: Rehearse) -> None:
     _compare(name, tmp_path, rehearse)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.soak(only=True)
 @pytest.mark.parametrize("name", CASES)
 def test_every_rehearsal_tells_the_truth(name: str, tmp_path: Path, rehearse: Rehearse) -> None:

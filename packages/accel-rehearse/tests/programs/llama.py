@@ -1,14 +1,15 @@
 """Trains a Llama of 70 billion parameters, or of any number of layers."""
 
 import argparse
+from importlib import import_module
+from typing import Any
 
 import torch
 from accel import Accelerator
 from torch.utils.data import DataLoader, Dataset
-from transformers import LlamaConfig, LlamaForCausalLM
 
 
-class Words(Dataset):
+class Words(Dataset[dict[str, torch.Tensor]]):
     """Samples of 4,096 words."""
 
     def __len__(self) -> int:
@@ -26,7 +27,8 @@ def main() -> None:
     parser.add_argument("--recompute", action="store_true")
     arguments = parser.parse_args()
     accelerator = Accelerator()
-    config = LlamaConfig(
+    transformers: Any = import_module("transformers")
+    config = transformers.LlamaConfig(
         vocab_size=128256,
         hidden_size=8192,
         intermediate_size=28672,
@@ -36,7 +38,7 @@ def main() -> None:
         max_position_embeddings=4096,
         use_cache=False,
     )
-    model = LlamaForCausalLM(config)
+    model = transformers.LlamaForCausalLM(config)
     if arguments.recompute:
         model.gradient_checkpointing_enable()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

@@ -1,6 +1,8 @@
 """Trains a small model of random weights: the program of the truth tests."""
 
 import argparse
+from importlib import import_module
+from typing import Any
 
 import torch
 from accel import Accelerator
@@ -10,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 VOCABULARY, LENGTH, CLASSES = 512, 32, 10
 
 
-class Samples(Dataset):
+class Samples(Dataset[dict[str, torch.Tensor]]):
     """Samples that are made when they are read."""
 
     def __init__(self, kind: str) -> None:
@@ -30,10 +32,9 @@ class Samples(Dataset):
         return {"input_ids": words, "labels": words}
 
 
-def model_of(name: str) -> tuple[nn.Module, str]:
+def model_of(name: str) -> tuple[Any, str]:
     """Return a model of random weights, and the kind of its samples."""
-    import transformers as t
-
+    t: Any = import_module("transformers")
     sizes = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 256}
     if name == "gpt2":
         return t.GPT2LMHeadModel(t.GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=3, n_head=4)), "text"
