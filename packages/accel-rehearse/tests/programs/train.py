@@ -79,7 +79,7 @@ def main() -> None:
         model.gradient_checkpointing_enable()
     optimizer = optimizer_of(arguments.optimizer, model)
     loader = DataLoader(Samples(kind), batch_size=8, shuffle=True)
-    steps = arguments.epochs * len(loader)
+    steps = arguments.epochs * len(loader) // accelerator.gradient_accumulation_steps
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     made, total = 0, 0.0
