@@ -14,6 +14,7 @@ NO_VARIABLES = {
     *("ACCELERATE_", "ACCEL_", "FSDP_", "PARALLELISM_CONFIG_", "TORCHELASTIC_"),  # how variables begin
     *("DYLD_", "KMP_", "LD_", "MKL_", "PYTHON", "TORCH_", "TORCH_NCCL_"),
     *("DEVICE", "DEVICES", "ENVIRONMENT"),  # names in modules that a registry loads
+    *("BYTES", "RANKS", "RATE", "RATES", "SECONDS"),
     *("FILE", "HOST", "IDS", "MODULE", "PORT", "SCRIPT", "TEXT", "YAML", "JSON"),  # words of help texts
     *("AMAZON_SAGEMAKER", "DEEPSPEED", "FSDP", "LOCAL_MACHINE", "MULTI_CPU", "MULTI_GPU", "NO"),  # values of Accelerate
     *("FULL_SHARD", "FULL_STATE_DICT", "SHARDED_STATE_DICT", "SHARD_GRAD_OP"),
