@@ -93,6 +93,10 @@ def test_copies_that_are_sharded_themselves_train_as_one(world: MakePool, loop: 
         assert_same(found, train("auto", {}, loop), 1e-9)
 
 
+#: windows of micro-batches: the blocks that each uses, or None if it has no backward
+Windows = list[list[tuple[int, ...] | None]]
+
+
 class Skipping(nn.Module):
     """Blocks of which micro-batches use those that they name."""
 
@@ -108,7 +112,7 @@ class Skipping(nn.Module):
         return result
 
 
-def accumulated(ways: dict[str, Any], windows: list[list[tuple[int, ...]]]) -> tuple[int, dict[str, Tensor]]:
+def accumulated(ways: dict[str, Any], windows: Windows) -> tuple[int, dict[str, Tensor]]:
     """The number of exchanges by all_reduce, and the weights after windows whose micro-batches use these blocks."""
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=len(windows[0]), **ways)
     torch.manual_seed(0)
@@ -119,18 +123,20 @@ def accumulated(ways: dict[str, Any], windows: list[list[tuple[int, ...]]]) -> t
             rows = torch.linspace(-1, 2, 16, dtype=torch.float64).view(4, 4).roll(number, 0)
             with accelerator.accumulate(model):
                 mine = rows[4 // size * accelerator.process_index :][: 4 // size]
-                accelerator.backward(model(mine, used).square().mean())
+                if used is not None:
+                    accelerator.backward(model(mine, used).square().mean())
                 optimizer.step()
                 optimizer.zero_grad()
     return all_reduce.call_count, {name: whole(value) for name, value in model.state_dict().items()}
 
 
 ALL = (0, 1, 2, 3, 4)
-#: blocks that micro-batches of windows use, and the exchanges between copies
-WINDOWS: dict[str, tuple[list[list[tuple[int, ...]]], int]] = {
+#: windows, and the exchanges between copies
+WINDOWS: dict[str, tuple[Windows, int]] = {
     "of one": ([[ALL]], 6),
     "of four": ([[ALL] * 4], 1),
     "a block is not used at the end": ([[ALL, ALL, (0, 1), (1,)], [(2,), (3,), (3,), (2,)]], 2),
+    "the last is left out": ([[ALL, (0, 1), ALL, None], [ALL] * 4], 2),
 }
 
 

@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from typing import Any, final
 
 import torch.distributed as dist
+from accel_amp.optimizer_parameters import parameters_of
+from accel_amp.step_hook import call_before_steps
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
+from torch.optim import Optimizer
 
 from accel_parallel.replicated_gradients import average_gradients
 
@@ -40,7 +43,9 @@ class CopiesOfParts:
         facts = [group.mesh_info for group in self._groups]
         #: facts of the mesh, as torch has made them and without the copies
         self._facts = [(fact, FSDPMeshInfo(fact.mesh, fact.shard_mesh_dim)) for fact in facts]
+        #: whether copies have added gradients that are not averaged yet
         self._behind = False
+        call_before_steps(self._average_for)
 
     @contextmanager
     def backward(self, *, due: bool) -> Iterator[None]:
@@ -63,8 +68,21 @@ class CopiesOfParts:
         finally:
             self._put(0)
         if due:
+            self.average()
+
+    def average(self) -> None:
+        """Average what a window has added, if its last backward has not: it was left out, or not made by accel.
+
+        Collective:
+            Every rank must call.
+        """
+        if self._behind:
             average_gradients(self._parameters, [self._copies])
             self._behind = False
+
+    def _average_for(self, optimizer: Optimizer) -> None:
+        if self._behind and not set(map(id, self._parameters)).isdisjoint(map(id, parameters_of(optimizer))):
+            self.average()
 
     def _put(self, version: int) -> None:
         for group, facts in zip(self._groups, self._facts, strict=True):

@@ -123,13 +123,15 @@ class ShardedSteps(Steps):
         self.torch.adopt(models, parameters)
 
     def settle_gradients(self) -> None:
-        """Close a window: average the gradients of parameters that every rank holds whole.
+        """Close a window: average the gradients of parameters that every rank holds whole, and those of copies.
 
         Collective:
             Every rank must call.
         """
         for sync in self.gradient_syncs:
             sync.average()
+        for copies in self.copies:
+            copies.average()
 
     def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
         """Return the norm, each part counted once.
