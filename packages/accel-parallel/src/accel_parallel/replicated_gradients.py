@@ -48,7 +48,9 @@ class ReplicatedGradientSync:
 
 
 @torch.no_grad()
-def average_gradients(parameters: Iterable[torch.Tensor], groups: Sequence[dist.ProcessGroup]) -> None:
+def average_gradients(
+    parameters: Iterable[torch.Tensor], groups: Sequence[dist.ProcessGroup], reduced: torch.dtype | None = None
+) -> None:
     """Replace gradients by their mean over the ranks of the groups. A rank without one counts as zeros, unless all are.
 
     It needs memory for the gradients of one dtype, up to `CHUNK` elements and one parameter at a time.
@@ -56,6 +58,7 @@ def average_gradients(parameters: Iterable[torch.Tensor], groups: Sequence[dist.
     Args:
         parameters: Parameters with the gradients; of a DTensor the part of this rank is averaged.
         groups: The groups.
+        reduced: Dtype to compute in; None for that of each parameter.
 
     Raises:
         ValueError: Gradients are sparse.
@@ -76,10 +79,12 @@ def average_gradients(parameters: Iterable[torch.Tensor], groups: Sequence[dist.
         filling[dtype].append(parameter)
         room[dtype] -= local_part(parameter).numel()
     for chunk in chunks:
-        _average(chunk, groups)
+        _average(chunk, groups, reduced)
 
 
-def _average(parameters: Sequence[torch.Tensor], groups: Sequence[dist.ProcessGroup]) -> None:
+def _average(
+    parameters: Sequence[torch.Tensor], groups: Sequence[dist.ProcessGroup], reduced: torch.dtype | None
+) -> None:
     found = [parameter.grad for parameter in parameters]
     if any(gradient is not None and gradient.is_sparse for gradient in found):
         raise ValueError(
@@ -92,7 +97,7 @@ def _average(parameters: Sequence[torch.Tensor], groups: Sequence[dist.ProcessGr
     ]
     parts = [local_part(whole) for whole in wholes]
     has = torch.stack([parts[0].new_full((), gradient is not None) for gradient in found])
-    numbers = torch.cat([*(part.reshape(-1) for part in parts), has])
+    numbers = torch.cat([*(part.reshape(-1) for part in parts), has]).to(reduced or parts[0].dtype)
     for group in groups:
         dist.all_reduce(numbers, group=group)
     *sums, users = torch.split(numbers, [*(part.numel() for part in parts), len(parts)])

@@ -10,6 +10,7 @@ from accel import Accelerator, FullyShardedDataParallelPlugin, ParallelismConfig
 from accel_amp import LossScaler, local_part
 from accel_testing import MakePool
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import DataLoader, TensorDataset
 from trained_runs import Trained, assert_same
 from whole_tensors import whole
@@ -112,12 +113,23 @@ class Skipping(nn.Module):
         return result
 
 
-def accumulated(ways: dict[str, Any], windows: Windows) -> tuple[int, dict[str, Tensor]]:
-    """The number of exchanges by all_reduce, and the weights after windows whose micro-batches use these blocks."""
+class Accumulated(NamedTuple):
+    windows: Windows
+    exchanges: int
+    clip: bool = True
+    #: whether others are put in the places of the model's parameters before the optimizer is made
+    replaced: bool = False
+
+
+def accumulated(ways: dict[str, Any], loop: Accumulated) -> tuple[int, dict[str, Tensor]]:
+    """The number of exchanges by all_reduce of more than a norm, and the weights after the windows."""
+    windows, _, clip, replaced = loop
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=len(windows[0]), **ways)
     torch.manual_seed(0)
-    model, size = Skipping(), accelerator.num_processes
-    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.1))
+    model, size = accelerator.prepare(Skipping()), accelerator.num_processes
+    if replaced:
+        model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    optimizer = accelerator.prepare(torch.optim.AdamW(model.parameters(), lr=0.1))
     with patch.object(torch.distributed, "all_reduce", wraps=torch.distributed.all_reduce) as all_reduce:
         for number, used in enumerate(chain(*windows)):
             rows = torch.linspace(-1, 2, 16, dtype=torch.float64).view(4, 4).roll(number, 0)
@@ -125,30 +137,35 @@ def accumulated(ways: dict[str, Any], windows: Windows) -> tuple[int, dict[str, 
                 mine = rows[4 // size * accelerator.process_index :][: 4 // size]
                 if used is not None:
                     accelerator.backward(model(mine, used).square().mean())
+                if clip and accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 0.1)
                 optimizer.step()
                 optimizer.zero_grad()
-    return all_reduce.call_count, {name: whole(value) for name, value in model.state_dict().items()}
+    large = [call for call in all_reduce.call_args_list if call.args[0].numel() > 1]
+    return len(large), {name: whole(value) for name, value in model.state_dict().items()}
 
 
 ALL = (0, 1, 2, 3, 4)
 #: windows, and the exchanges between copies
-WINDOWS: dict[str, tuple[Windows, int]] = {
-    "of one": ([[ALL]], 6),
-    "of four": ([[ALL] * 4], 1),
-    "a block is not used at the end": ([[ALL, ALL, (0, 1), (1,)], [(2,), (3,), (3,), (2,)]], 2),
-    "the last is left out": ([[ALL, (0, 1), ALL, None], [ALL] * 4], 2),
+WINDOWS: dict[str, Accumulated] = {
+    "of one": Accumulated([[ALL]], 6),
+    "of four": Accumulated([[ALL] * 4], 1),
+    "a block is not used at the end": Accumulated([[ALL, ALL, (0, 1), (1,)], [(2,), (3,), (3,), (2,)]], 2),
+    "the last is left out": Accumulated([[ALL, (0, 1), ALL, None], [ALL] * 4], 2),
+    "the last is left out, not clipped": Accumulated([[ALL, (0, 1), ALL, None], [ALL] * 4], 2, clip=False),
+    "of other parameters": Accumulated([[ALL] * 2] * 2, 2, replaced=True),
 }
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
 def test_copies_exchange_gradients_once_for_a_window(world: MakePool, windows: str) -> None:
     """torch alone would exchange 24 times in a window of four micro-batches."""
-    given, exchanges = WINDOWS[windows]
+    loop = WINDOWS[windows]
     plugin = FullyShardedDataParallelPlugin(min_num_params=20, auto_wrap_policy="size_based_wrap")
     ways = {"parallelism_config": ParallelismConfig(dp_replicate_size=2, dp_shard_size=2), "fsdp_plugin": plugin}
-    _, weights = accumulated({}, given)
-    for count, found in world(4).run(accumulated, ways, given):
-        assert count == exchanges
+    _, weights = accumulated({}, loop)
+    for count, found in world(4).run(accumulated, ways, loop):
+        assert count == loop.exchanges
         torch.testing.assert_close(found, weights, rtol=1e-9, atol=1e-9)
 
 
@@ -173,6 +190,23 @@ def averaged() -> list[float]:
 
 def test_gradients_of_bf16_are_averaged_in_float32(world: MakePool) -> None:
     assert world(2).run(averaged) == [[(1 + 1 / 512) / 2] * 4] * 2
+
+
+def averaged_between_copies() -> list[float]:
+    """The mean of a gradient of 1 and three of 1/512, which a sum in bfloat16 would round to 1/4."""
+    plugin = FullyShardedDataParallelPlugin(mixed_precision_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
+    copies = ParallelismConfig(dp_replicate_size=4, dp_shard_size=1)
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin, parallelism_config=copies, gradient_accumulation_steps=2)
+    model = accelerator.prepare(nn.Linear(2, 2, bias=False, dtype=torch.bfloat16))
+    own = 1.0 if accelerator.is_main_process else 1 / 512
+    for _ in range(2):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(torch.full((1, 2), own, dtype=torch.bfloat16)).sum())
+    return whole(cast("Tensor", model.weight.grad)).flatten().tolist()
+
+
+def test_copies_average_in_the_dtype_that_gradients_are_reduced_in(world: MakePool) -> None:
+    assert world(4).run(averaged_between_copies) == [[(1 + 4 / 512) / 4] * 4] * 4, "rounded once, to bfloat16"
 
 
 def overflows() -> tuple[bool, float, list[float]]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, final
+from typing import final
 
+import torch
 import torch.distributed as dist
 from accel_amp.optimizer_parameters import parameters_of
 from accel_amp.step_hook import call_before_steps
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
 from torch.optim import Optimizer
 
 from accel_parallel.replicated_gradients import average_gradients
+from accel_parallel.sharded.parameter_groups import divided_parameters, parameter_groups
 
 
 @final
@@ -25,21 +26,20 @@ class CopiesOfParts:
     latter (`set_requires_all_reduce`), but then forgets the gradients of a block that the last micro-batch does not
     use, and adds up those of different parameters if micro-batches use different ones of a block. Here it is told
     meanwhile that there are no copies, so that the parts add up in `parameter.grad`. Their mean costs one exchange of
-    the parts that no backward overlaps, and no memory of their size. In a window of one micro-batch torch exchanges.
+    the parts, which no backward overlaps, with memory for two copies of a chunk of them. In a window of one micro-batch
+    torch exchanges.
 
     Args:
         model: The sharded model.
-        parameters: Its parameters of which ranks hold parts.
         copies: Group of the ranks that hold the same parts.
+        dtype: Dtype that gradients are reduced in; None for that of each parameter.
 
     Source:
         `FSDPParamGroup.post_backward` and `foreach_reduce` of torch 2.9 to 2.13.
     """
 
-    def __init__(self, model: nn.Module, parameters: Sequence[nn.Parameter], copies: dist.ProcessGroup) -> None:
-        self._parameters, self._copies = parameters, copies
-        states = [module._get_fsdp_state() for module in model.modules() if isinstance(module, FSDPModule)]
-        self._groups: list[Any] = [state._fsdp_param_group for state in states if state._fsdp_param_group is not None]
+    def __init__(self, model: nn.Module, copies: dist.ProcessGroup, dtype: torch.dtype | None) -> None:
+        self._copies, self._dtype, self._groups = copies, dtype, parameter_groups(model)
         facts = [group.mesh_info for group in self._groups]
         #: facts of the mesh, as torch has made them and without the copies
         self._facts = [(fact, FSDPMeshInfo(fact.mesh, fact.shard_mesh_dim)) for fact in facts]
@@ -71,18 +71,20 @@ class CopiesOfParts:
             self.average()
 
     def average(self) -> None:
-        """Average what a window has added, if its last backward has not: it was left out, or not made by accel.
+        """Compute the means of what a window has added, if its last backward has not, or was left out.
 
         Collective:
             Every rank must call.
         """
         if self._behind:
-            average_gradients(self._parameters, [self._copies])
+            average_gradients(divided_parameters(self._groups), [self._copies], self._dtype)
             self._behind = False
 
     def _average_for(self, optimizer: Optimizer) -> None:
-        if self._behind and not set(map(id, self._parameters)).isdisjoint(map(id, parameters_of(optimizer))):
-            self.average()
+        if self._behind:
+            mine = set(map(id, divided_parameters(self._groups)))
+            if not mine.isdisjoint(map(id, parameters_of(optimizer))):
+                self.average()
 
     def _put(self, version: int) -> None:
         for group, facts in zip(self._groups, self._facts, strict=True):

@@ -176,8 +176,7 @@ class Fsdp2(Strategy):
             }
             self.steps.checks.append(UnusedParameterCheck(divided, run.transport))
         if run.mesh.replicate > 1 and not offloads:
-            parts = [parameter for parameter in model.parameters() if parameter not in whole_everywhere]
-            self.steps.copies.append(CopiesOfParts(model, parts, mesh.get_group(0)))
+            self.steps.copies.append(CopiesOfParts(model, mesh.get_group(0), precision.reduce_dtype))
         kept_whole = [parameter for parameter in model.parameters() if parameter in whole_everywhere]
         if kept_whole:
             self.steps.gradient_syncs.append(ReplicatedGradientSync(kept_whole, groups))
