@@ -1,6 +1,7 @@
 """Ranks of a sharded model that use different parameters: refused, or right."""
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ from accel_parallel.sharded.unused_parameter_check import UnlikeParameters
 from accel_testing import MakePool
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 
 class Routed(nn.Module):
@@ -96,6 +98,101 @@ def test_a_parameter_left_out_inside_a_window_is_told(world: MakePool) -> None:
     for error in world(2).run(refused_in_a_window):
         assert "rank 1 lacks gradients of " in error
         assert "rank 0" not in error
+
+
+class Layers(nn.Module):
+    """Four layers in one block of torch, of which a forward uses those that are named."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4, dtype=torch.float64) for _ in range(4)])
+
+    def forward(self, used: tuple[int, ...]) -> Tensor:
+        return torch.stack([self.layers[one](ROWS).sum() for one in used]).sum()
+
+
+ALL = (0, 1, 2, 3)
+
+
+def queued(every: int = 1, replaced: bool = False) -> tuple[Accelerator, Layers, Optimizer]:
+    plugin = FullyShardedDataParallelPlugin(auto_wrap_policy="no_wrap")
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin, gradient_accumulation_steps=every)
+    model = accelerator.prepare(Layers())
+    cast("Any", model).set_custom_reduce_scatter(Queued())
+    if replaced:
+        model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    return accelerator, model, accelerator.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def refused_where(backward: str) -> str:
+    accelerator, model, optimizer = queued(replaced=backward == "of replaced parameters")
+    loss = model(ALL if accelerator.is_main_process else ALL[1:])
+    if backward == "of torch":
+        loss.backward()
+        with pytest.raises(UnlikeParameters) as error:
+            optimizer.step()
+    else:
+        with pytest.raises(UnlikeParameters) as error:
+            accelerator.backward(loss)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("backward", ["of replaced parameters", "of torch"])
+def test_other_backwards_are_compared_too(world: MakePool, backward: str) -> None:
+    """One whose parameters came after prepare, and one that accel has not made, at the step."""
+    for error in world(2).run(refused_where, backward):
+        assert "rank 1 lacks gradients of layers.0.weight, layers.0.bias" in error
+        assert "rank 0" not in error
+
+
+def goes_on_after_a_refusal() -> None:
+    accelerator, model, optimizer = queued()
+    for used in (ALL[:2], ALL, ALL):
+        try:
+            accelerator.backward(model(ALL if accelerator.is_main_process else used))
+        except UnlikeParameters:
+            assert used != ALL
+        else:
+            assert used == ALL
+            optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_script_may_go_on_after_a_refusal(world: MakePool) -> None:
+    world(2).run(goes_on_after_a_refusal)
+
+
+def repaired_on_a_rank() -> None:
+    accelerator, model, optimizer = queued(every=2)
+    if not accelerator.is_main_process:
+        for parameter in model.parameters():
+            cast("Any", parameter).register_post_accumulate_grad_hook(lambda one: one.grad.to_local().nan_to_num_())
+    for _ in range(4):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(ALL))
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_a_gradient_may_be_changed_in_place_on_some_ranks(world: MakePool) -> None:
+    world(2).run(repaired_on_a_rank)
+
+
+def remembered() -> int:
+    accelerator, model, optimizer = queued(every=2)
+    for used in (chosen for size in ALL for chosen in combinations(ALL, size + 1)):
+        for micro_batch in (used, ALL):
+            with accelerator.accumulate(model):
+                accelerator.backward(model(micro_batch))
+                optimizer.step()
+                optimizer.zero_grad()
+    (check,) = cast("Any", accelerator.training)._steps.checks
+    return len(check._agreed)
+
+
+def test_few_kinds_of_backwards_are_remembered(world: MakePool) -> None:
+    """Of 15, as layers may be left out at random."""
+    assert world(2).run(remembered) == [8, 8]
 
 
 def unused_by_all() -> bool:

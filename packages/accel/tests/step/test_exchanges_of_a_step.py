@@ -22,12 +22,13 @@ KINDS: dict[str, tuple[dict[str, Any], bool, bool, int]] = {
     "fsdp2": ({"strategy": "fsdp2"}, False, False, 0),
     "fsdp2, clipped": ({"strategy": "fsdp2"}, True, False, 0),
     "fsdp2, accumulated": ({"strategy": "fsdp2", "gradient_accumulation_steps": 2}, True, False, 0),
+    "fsdp2, two models in turn": ({"strategy": "fsdp2"}, False, False, 0),
     # whether any part has overflowed
     "fsdp2, fp16, clipped": ({"strategy": "fsdp2", "mixed_precision": "fp16"}, True, False, 1),
 }
 
 
-def exchanges(ways: dict[str, Any], clip: bool, weighted: bool) -> list[str]:
+def exchanges(ways: dict[str, Any], clip: bool, weighted: bool, in_turn: bool) -> list[str]:
     """Names of the exchanges in the second half of an epoch, when all is agreed."""
     accelerator = Accelerator(cpu=True, **ways)
     torch.manual_seed(0)
@@ -36,6 +37,7 @@ def exchanges(ways: dict[str, Any], clip: bool, weighted: bool) -> list[str]:
         raw.unused = nn.Parameter(torch.ones(4))  # torch's container of ddp would wait for its gradient
     loader = DataLoader(TensorDataset(torch.rand(64, 4), torch.arange(64) % 3), batch_size=2)
     model, optimizer, loader = accelerator.prepare(raw, torch.optim.AdamW(raw.parameters()), loader)
+    critic = accelerator.prepare(nn.Linear(3, 1)) if in_turn else None
     names: list[str] = []
     begin = FlightRecorder.begin
 
@@ -48,6 +50,9 @@ def exchanges(ways: dict[str, Any], clip: bool, weighted: bool) -> list[str]:
             if number == 8:
                 names.clear()
             with accelerator.accumulate(model):
+                if critic is not None:
+                    accelerator.backward(critic(model(inputs).detach()).mean())
+                    critic.zero_grad()
                 loss = cross_entropy(model(inputs), labels, reduction="sum" if weighted else "mean")
                 accelerator.backward(loss, **({"weight": len(labels)} if weighted else {}))
                 if clip and accelerator.sync_gradients:
@@ -62,5 +67,5 @@ def exchanges(ways: dict[str, Any], clip: bool, weighted: bool) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_host_exchanges_nothing_in_a_step_that_needs_nothing(world: MakePool, kind: str) -> None:
     ways, clip, weighted, expected = KINDS[kind]
-    for names in world(2).run(exchanges, ways, clip, weighted):
+    for names in world(2).run(exchanges, ways, clip, weighted, "in turn" in kind):
         assert len(names) == expected * 6, names

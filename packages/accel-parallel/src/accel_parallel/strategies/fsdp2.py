@@ -171,10 +171,7 @@ class Fsdp2(Strategy):
         if self.plugin.find_unused_parameters:
             cast("FSDPModule", model).set_reduce_scatter_unused_params(True)
         else:
-            divided = {
-                name: parameter for name, parameter in model.named_parameters() if parameter not in whole_everywhere
-            }
-            self.steps.checks.append(UnusedParameterCheck(divided, run.transport))
+            self.steps.checks.append(UnusedParameterCheck(model, run.transport))
         if run.mesh.replicate > 1 and not offloads:
             self.steps.copies.append(CopiesOfParts(model, mesh.get_group(0), precision.reduce_dtype))
         kept_whole = [parameter for parameter in model.parameters() if parameter in whole_everywhere]
