@@ -313,6 +313,13 @@ class DeepSpeedSteps(Steps):
             self._drop()
         return True
 
+    def forget(self) -> None:
+        """Do nothing: the engine and its model belong together, and another Accelerator has another.
+
+        Collective:
+            No rank waits for others.
+        """
+
     def settle_gradients(self) -> None:
         """Do nothing, as gradients are complete.
 

@@ -29,7 +29,8 @@ class ReplicatedGradientSync:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], groups: Sequence[dist.ProcessGroup]) -> None:
-        self._parameters, self._groups = list(parameters), groups
+        #: the parameters by their identities
+        self.parameters, self._groups = {id(parameter): parameter for parameter in parameters}, groups
         call_before_steps(self._average_for)
 
     def average(self) -> None:
@@ -39,11 +40,10 @@ class ReplicatedGradientSync:
             Every rank must call.
         """
         if self._groups:
-            average_gradients(self._parameters, self._groups)
+            average_gradients(self.parameters.values(), self._groups)
 
     def _average_for(self, optimizer: Optimizer) -> None:
-        mine = {id(parameter) for parameter in self._parameters}
-        if any(id(held) in mine for held in parameters_of(optimizer)):
+        if any(id(held) in self.parameters for held in parameters_of(optimizer)):
             self.average()
 
 

@@ -97,6 +97,14 @@ class Steps(ABC):
         """
 
     @abstractmethod
+    def forget(self) -> None:
+        """Forget all prepared models: what looks after their gradients would keep them in memory.
+
+        Collective:
+            No rank waits for others.
+        """
+
+    @abstractmethod
     def settle_gradients(self) -> None:
         """Close a window: complete gradients of which this rank has its own share only, after the last backward.
 

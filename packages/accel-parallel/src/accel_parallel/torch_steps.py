@@ -100,6 +100,13 @@ class TorchSteps(Steps):
         if self.missed is not None and models:
             self.missed.adopt(models, parameters)
 
+    def forget(self) -> None:
+        """Do nothing: what averages missed gradients knows parameters by weak references.
+
+        Collective:
+            No rank waits for others.
+        """
+
     def settle_gradients(self) -> None:
         """Do nothing: gradients are complete.
 

@@ -351,6 +351,7 @@ class Preparer:
         """Forget every object that was prepared."""
         for known in self.ready:
             known.clear()
+        self.components.steps.forget()
         self.components.guard.release()
         if self.components.scaler is not None:
             self.components.scaler.release()

@@ -1,12 +1,13 @@
 """What each rank holds of a sharded model after a step."""
 
+import weakref
 from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from accel import Accelerator
+from accel import Accelerator, FullyShardedDataParallelPlugin, ParallelismConfig
 from accel_amp import local_part
 from accel_parallel.rank_zero_source import send_tensors
 from accel_state import release
@@ -70,3 +71,27 @@ def test_two_ranks_hold_little_more_than_half_each(world: MakePool) -> None:
         alone = held_after_a_step("auto", precision)
         assert alone > 4 * 4 * 250_000, "parameters, gradients and two moments"
         assert all(held <= 0.55 * alone for held in pool.run(held_after_a_step, "fsdp2", precision))
+
+
+def is_freed() -> bool:
+    copies = ParallelismConfig(dp_replicate_size=2, dp_shard_size=1)
+    plugin = FullyShardedDataParallelPlugin()
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin, parallelism_config=copies, gradient_accumulation_steps=2)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model.scale = nn.Parameter(torch.ones(()))
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(2):
+        with accelerator.accumulate(model):
+            accelerator.backward((model(torch.ones(2, 4)) * model.scale).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+    alive = weakref.ref(model)
+    del model, optimizer
+    assert alive() is not None
+    accelerator.free_memory()
+    return alive() is None
+
+
+def test_free_memory_lets_go_of_a_sharded_model(world: MakePool) -> None:
+    """What averages its gradients between copies, what averages its number, and what compares used parameters."""
+    assert world(2).run(is_freed) == [True] * 2

@@ -122,6 +122,15 @@ class ShardedSteps(Steps):
         """
         self.torch.adopt(models, parameters)
 
+    def forget(self) -> None:
+        """Forget the exchanges and checks of all models.
+
+        Collective:
+            No rank waits for others.
+        """
+        for known in (self.gradient_syncs, self.copies, self.checks):
+            known.clear()
+
     def settle_gradients(self) -> None:
         """Close a window: average the gradients of parameters that every rank holds whole, and those of copies.
 

@@ -70,8 +70,6 @@ class Fsdp2(Strategy):
         self.plugin = plugin or FullyShardedDataParallelPlugin()
         self.tensor_plan = tensor_plan
         self.steps = ShardedSteps()
-        # parameters that every rank holds whole, by their ids
-        self._exchanged: dict[int, nn.Parameter] = {}
 
     @classmethod
     def made(cls, options: FullyShardedDataParallelPlugin | None, asked: Asked) -> Self:
@@ -177,7 +175,6 @@ class Fsdp2(Strategy):
         kept_whole = [parameter for parameter in model.parameters() if parameter in whole_everywhere]
         if kept_whole:
             self.steps.gradient_syncs.append(ReplicatedGradientSync(kept_whole, groups))
-        self._exchanged.update((id(parameter), parameter) for parameter in kept_whole)
         if self.steps.torch.missed is None:
             self.steps.torch.missed = MissedGradients(run, groups, everywhere, self._late)
         if source is not None:
@@ -218,7 +215,9 @@ class Fsdp2(Strategy):
 
     def _late(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return those of layers that were put into a model after it was sharded, or raise if they are in no model."""
-        late = [one for one in parameters if not isinstance(one, DTensor) and id(one) not in self._exchanged]
+        syncs = self.steps.gradient_syncs
+        whole = [one for one in parameters if not isinstance(one, DTensor)]
+        late = [one for one in whole if not any(id(one) in sync.parameters for sync in syncs)]
         if late:
             known = parameter_ids(models)
             refuse_strange([one for one in late if id(one) not in known])
