@@ -65,6 +65,17 @@ def test_parameters_keep_what_libraries_wrote_on_them() -> None:
     assert model.weight.kind == "expert"  # type: ignore[attr-defined]
 
 
+class Weights(torch.Tensor):
+    """Weights that note the numbers whose place they are to have from now on."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment] # its stub
+
+    def __init__(self, numbers: torch.Tensor) -> None:
+        self.taken: list[Any] = []
+
+    data = property(None, lambda self, there: self.taken.append(there))
+
+
 @pytest.mark.parametrize(
     ("rank", "stay", "copies"),
     [(0, False, ["copy in", "copy out"]), (1, False, ["copy out"]), (0, True, ["copy in"]), (1, True, [])],
@@ -79,10 +90,11 @@ def test_only_weights_that_are_sent_travel_to_the_device(
         there.numbers.fill_(3.0)
 
     monkeypatch.setattr("torch.distributed.broadcast", broadcast)
-    weights: Any = torch.zeros(4)
+    weights = Weights(torch.zeros(4))
     with RecordingDevice().installed() as gpu:
         send_tensors([weights], [cast("Any", object())], torch.device("cuda:0"), stay=stay)
         gpu.finish_copies()
-    assert weights.device.type == ("cuda" if stay else "cpu")
-    assert stay or weights.tolist() == [3.0] * 4
+    assert weights.tolist() == [0.0 if stay else 3.0] * 4
+    (there,) = weights.taken if stay else [None]
+    assert there is None or (there.device.type, there.numbers.tolist()) == ("cuda", [3.0] * 4)
     assert [" ".join(call.split()[:2]) for call in gpu.calls if call.startswith("copy")] == copies

@@ -93,7 +93,8 @@ def send_tensors(
         tensors: Tensors to change.
         groups: The groups.
         device: Device to send from and to.
-        stay: Leave the values on that device, where the tensors are from then on.
+        stay: Leave the values on that device, where the tensors are from then on, but for tensors that are not
+            contiguous: their layout stays.
 
     Collective:
         Every rank must call with like tensors in like order.
@@ -109,7 +110,7 @@ def send_tensors(
             there = held.to(device).contiguous() if near else torch.empty(held.shape, dtype=held.dtype, device=device)
             for group in groups:
                 dist.broadcast(there, group=group, group_src=0)
-            if stay:
+            if stay and held.is_contiguous():
                 tensor.data = there
             elif there is not held:
                 held.copy_(there)

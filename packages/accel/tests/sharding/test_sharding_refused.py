@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -173,6 +173,15 @@ def all_refusals() -> int:
 def test_wrong_setups_are_refused_in_words(world: MakePool) -> None:
     """S130, T10."""
     assert world(2).run(all_refusals) == [len(REFUSED)] * 2
+
+
+def channels_last() -> None:
+    with pytest.raises(NotImplementedError, match="does not support non-contiguous parameters"):
+        sharded().prepare(cast("Any", nn.Conv2d(2, 2, 3)).to(memory_format=torch.channels_last))
+
+
+def test_weights_in_another_layout_stay_refused_by_torch(world: MakePool) -> None:
+    world(2).run(channels_last)
 
 
 def unlike_models() -> list[str]:
