@@ -132,7 +132,7 @@ class GradientAccumulationPlugin:
         adjust_scheduler: Has no effect; accepted so that scripts for Accelerate run. A prepared schedule advances at
             each optimizer step, by the number of processes unless the Accelerator has `scheduler_once_per_step=True`.
         sync_with_dataloader: False is `at_epoch_end="carry"`.
-        sync_each_batch: Exchange gradients in each micro-batch. Sharded models do so anyway.
+        sync_each_batch: Exchange gradients in each micro-batch. Sharded models do so anyway, but for their copies.
         at_epoch_end: The fate of a window that the last batch of a loader leaves short: "flush" steps with it, "drop"
             throws it away, "carry" resumes it in the next epoch. None is "flush".
 
