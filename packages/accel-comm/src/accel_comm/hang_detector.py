@@ -17,6 +17,8 @@ LOOK_S = 3.75
 NOTICE_S = 60.0
 #: seconds between two looks at what was answered, at first, and that an answer may be late
 READ_S, LATE_S = 0.25, 0.75
+#: seconds after a diagnosis in which each rank that answers polls, hears of it and leaves
+ENDING_S = HEARTBEAT_S / 2 + READ_S + LATE_S
 
 
 class Wait(NamedTuple):

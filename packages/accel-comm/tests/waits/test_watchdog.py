@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -17,6 +18,7 @@ import simulated_time
 from accel_comm import flight_recorder, hang_diagnosis, watchdog
 from accel_comm.flight_recorder import FlightRecorder
 from accel_comm.status_store import DIAGNOSED, QUESTION, StatusStore
+from accel_comm.transports import peer_errors
 from accel_comm.watchdog import Watchdog, own_status, users_line
 from accel_testing import stretched
 from simulated_time import SimulatedTime
@@ -90,6 +92,17 @@ def test_a_wait_that_is_too_long_ends_the_job_with_one_report(job: Job, capfd: p
     assert report.startswith("accel: a wait has lasted 40 s, and 40 s is its limit\n")
     assert f"  rank 0 has been waiting for 40 s in gather at {site} (exchange 1)\n" in report
     assert f"  rank 1 is in no exchange of accel's, but at {simulated_time.__file__}:" in report
+
+
+def test_no_rank_tells_of_a_loss_before_its_watchdog_ends_it(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a group that the script has opened, exchanges fail at the limit of the watchdog."""
+    job.of(9).recorders[0].begin("gather")
+    job.start(*range(9), limit_s=40)
+    job.time.advance(40 + peer_errors.CLOSES_S)
+    assert job.left == set()
+    monkeypatch.setattr(peer_errors, "time", SimpleNamespace(sleep=job.time.advance))
+    peer_errors.PeerErrors(0, job.recorders[0], job.status_stores[0]).error("Timed out")
+    assert job.left == set(range(9))
 
 
 def test_a_wait_that_is_over_in_time_is_nothing(job: Job, capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,11 +9,10 @@ from typing import final
 
 from accel_comm.errors import PeerLost
 from accel_comm.flight_recorder import FlightRecorder
+from accel_comm.hang_detector import ENDING_S
 from accel_comm.hang_diagnosis import ADVICE
 from accel_comm.status_store import StatusStore
 
-#: seconds that the watchdog has to end this process, once a hang was found
-ENDING_S = 2.0
 #: seconds that a process which has ended may need to close its connections, the store's perhaps
 CLOSES_S = 0.5
 #: words of gloo's and of NCCL's for a connection that is no more
