@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import torch.distributed as dist
 from accel_comm import CollectiveMismatch, PeerFailed
 from accel_comm.status_store import BEAT, StatusStore
 from accel_state import PartialState, release, store_exchange
@@ -213,6 +214,31 @@ def taken(folder: Path) -> list[bool]:
 
 def test_each_run_of_a_process_has_turns_of_its_own(world: MakePool, tmp_path: Path) -> None:
     assert world(2).run(taken, tmp_path) == [[True] * 3] * 2
+
+
+def lists_read_in_a_wait() -> list[str]:
+    """The lists that a rank reads in the store while it waits for a rank on another machine."""
+    lists, listed = list[str](), StatusStore._listed
+
+    def counted(store: StatusStore, name: str) -> list[Any]:
+        lists.append(name)
+        return listed(store, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("accel_comm.status_store.own_host", lambda: f"machine {dist.get_rank()}")
+        state = PartialState(cpu=True)
+        patch.setattr(StatusStore, "_listed", counted)
+        with state.main_process_first():
+            if state.is_main_process:
+                time.sleep(0.5)
+        state.wait_for_everyone()
+    release()
+    return lists
+
+
+def test_a_wait_for_another_machine_asks_for_no_list_of_processes(world: MakePool) -> None:
+    """Each rank of a machine would read the list of all of them, many times a second."""
+    assert world(2).run(lists_read_in_a_wait) == [[], []]
 
 
 def test_a_note_that_says_nothing_is_refused() -> None:

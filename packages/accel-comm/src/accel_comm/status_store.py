@@ -61,6 +61,7 @@ class StatusStore:
         self.host = own_host()
         #: the process ids of the ranks of this machine that are known
         self._pids: dict[int, int] = {}
+        self._may_come = True
         self._written = set[str]()
         self._append(f"host/{self.host}", [rank, os.getpid()])
 
@@ -126,8 +127,13 @@ class StatusStore:
         self._look_around()
         return {rank for rank, pid in self._pids.items() if not _lives(pid)}
 
+    def remember_all(self) -> None:
+        """Note the ranks of this machine, and ask for no other any more. Every rank must have made its store."""
+        self._look_around()
+        self._may_come = False
+
     def _look_around(self) -> None:
-        self._pids.update(self._listed(f"host/{self.host}"))
+        self._pids = dict(self._listed(f"host/{self.host}"))  # a new one: another thread may go through the old one
 
     def _append(self, name: str, entry: Any) -> None:
         self._store.append(self._prefix + name, json.dumps(entry) + "\n")
@@ -142,7 +148,7 @@ class StatusStore:
 
     def all_alive(self, ranks: Sequence[int]) -> list[bool | None]:
         """Return whether the process of each of these ranks lives, where this machine can know."""
-        if not self._pids.keys() >= {*ranks}:
+        if self._may_come:
             self._look_around()
         return [_lives(self._pids[rank]) if rank in self._pids else None for rank in ranks]
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from accel_comm.status_store import StatusStore, open_status_store
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated_ranks import CountingStore
 from torch._C._distributed_c10d import FileStore, HashStore
 
 JSON = st.recursive(
@@ -106,6 +107,31 @@ def test_of_one_on_another_machine_nothing_is_known(store: Any) -> None:
     status_store.post(f"host/{status_store.host} elsewhere", [1, os.getpid()])
     status_store.post(f"host/{status_store.host}", [2, os.getpid()])
     assert status_store.all_alive([1, 2]) == [None, True]
+
+
+def test_when_all_have_come_the_store_is_asked_for_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that waits for a rank of another machine asks again and again."""
+    store, status_stores = CountingStore(), []
+    for rank in range(3):
+        monkeypatch.setattr("accel_comm.status_store.own_host", lambda rank=rank: f"machine {rank // 2}")
+        status_stores.append(StatusStore(store, rank))
+    status_stores[0].remember_all()
+    before = store.requests
+    assert status_stores[0].all_alive([0, 1, 2, 2]) == [True, True, None, None]
+    assert store.requests == before
+
+
+def test_a_look_at_all_bears_that_another_thread_looks_too(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog's, while the main thread describes a loss."""
+    status_store = StatusStore(store, 0)
+
+    def lives(pid: int) -> bool:
+        StatusStore(store, len(status_store._pids))
+        assert status_store.alive(99) is None
+        return False
+
+    monkeypatch.setattr("accel_comm.status_store._lives", lives)
+    assert status_store.gone_here() == {0}
 
 
 def test_a_process_that_ended_lives_no_longer(store: Any) -> None:

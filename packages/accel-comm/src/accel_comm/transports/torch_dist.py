@@ -85,10 +85,10 @@ class TorchDist(Transport):
         """Return the memory that all ranks share, or None if a rank has or wants none."""
         tell = functools.partial(self.all_gather_objects, what="shared memory")
         memory = map_shared_memory(self.rank, self.size, store.host, tell, wanted=wanted)
+        with suppress(RuntimeError):
+            store.remember_all()  # the store may go before they do
         if memory is None:
             return None
-        with suppress(RuntimeError):
-            store.all_alive(range(self.size))  # remembers their processes, should the store go before they do
         limit = (limit_of_open_group() or GroupOptions().limit).total_seconds()
         return SharedMemoryChannel(memory, store, self.size, limit_s=limit, lost=self._errors.error)
 
