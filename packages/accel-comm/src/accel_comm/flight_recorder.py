@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -101,8 +100,8 @@ class FlightRecorder:
 
     def __init__(self, path: Path | None = None) -> None:
         self.number = 0
-        #: number and name of the newest exchanges that this rank had no need of
-        self.skipped: deque[str] = deque(maxlen=KEPT)
+        #: the range of the exchanges of a name that this rank had no need of, since it took part in such an exchange
+        self.skipped: dict[str, tuple[int, int]] = {}
         #: the thread that began the newest exchange, before the first one the main thread
         self.thread = threading.main_thread().ident
         self._newest = _Exchange(0, 0.0, False, b"")
@@ -123,6 +122,7 @@ class FlightRecorder:
         self._on_device = None
         self.thread = threading.get_ident()
         self.number += 1
+        self.skipped.pop(what, None)
         self._newest = _Exchange(self.number, time.monotonic(), patient, _text(what, data, site))
         self._write(self._newest, 0.0)
         return site
@@ -142,7 +142,7 @@ class FlightRecorder:
     def skip(self, what: str) -> None:
         """Count an exchange that this rank has no need of."""
         self.number += 1
-        self.skipped.append(f"{self.number} {what}")
+        self.skipped[what] = self.skipped.get(what, (self.number,))[0], self.number + 1
 
     def settle(self) -> None:
         """Note that the exchange with which a device continued is over, if it is. Any thread may call."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: seconds after which a wait is in vain when a process is gone without a word; exchanges with it fail by themselves
@@ -27,7 +27,7 @@ class RankStatus:
         ended: Whether its script is over.
         asked: Number of the question that this answers.
         moves: Whether the exchange moves tensors, which take time on a slow network.
-        skipped: Numbers and names of exchanges that the rank had no need of.
+        skipped: Range of the exchanges of a name that the rank had no need of.
     """
 
     rank: int
@@ -40,7 +40,7 @@ class RankStatus:
     ended: bool = False
     asked: int = 0
     moves: bool = False
-    skipped: list[str] = field(default_factory=list)
+    skipped: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         if self.ended:
@@ -86,7 +86,8 @@ def diagnose(
         limit: Seconds after which a wait is a fault.
         notice: Seconds after which a wait is reported.
     """
-    waiting = [status for status in statuses if status is not None and status.waits is not None]
+    known = [status for status in statuses if status is not None]
+    waiting = [status for status in known if status.waits is not None]
     if not waiting:
         return None
     # who waits for a process that works, however long, waits for no other; should that one die, it hears of it
@@ -95,17 +96,16 @@ def diagnose(
     gone = [rank for rank, lives in enumerate(alive) if lives is False and statuses[rank] is None]
     # one that ended after an exchange is not missed in it: others may still wait there, for one that is slow
     farthest = max((status.number for status in impatient), default=0)
-    over = [status.rank for status in statuses if status is not None and status.ended and status.number < farthest]
+    over = [status.rank for status in known if status.ended and status.number < farthest]
     table = "".join(f"\n  rank {rank} {_words(status, alive[rank])}" for rank, status in enumerate(statuses))
     if gone and longest >= GONE_S:
         return Diagnosis(f"rank {_ranks(gone)} is gone, and others wait for it{table}", fatal=True, sure=False)
+    if any(status.number in range(*one.skipped.get(status.what, [0])) for status in impatient for one in known):
+        return Diagnosis(f"a rank needs an exchange that others do not{table}\n{_UNLIKE}", fatal=True)
     if over and impatient:
         return Diagnosis(
             f"rank {_ranks(over)} has ended, and others wait for it{table}\n{_ADVICE}", fatal=True, sure=False
         )
-    skipped = {name for status in statuses if status is not None for name in status.skipped}
-    if any(f"{status.number} {status.what}" in skipped for status in impatient):
-        return Diagnosis(f"a rank needs an exchange that others do not{table}\n{_UNLIKE}", fatal=True)
     if len(waiting) == len(statuses) and _stands(waiting, before):
         return Diagnosis(f"all ranks wait for each other{table}\n{_ADVICE}", fatal=True)
     if longest >= limit:

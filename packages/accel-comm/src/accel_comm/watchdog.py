@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import FrameType
 from typing import final
 
@@ -88,10 +88,9 @@ class Watchdog:
             self._turn()
             if self._detector.over:
                 return
-        last, me = self._recorder.newest(), self._store.rank
-        number, call = (0, None) if last is None else (last.number, str(last))
-        self._store.post(f"status/{me}", asdict(RankStatus(me, number, call=call, ended=True)))
-        self._store.end(call)
+        last = replace(own_status(self._store.rank, self._recorder), waits=None, ended=True)
+        self._store.post(f"status/{last.rank}", asdict(last))
+        self._store.end(last.call)
 
     def _turn(self) -> None:
         record, now, wait = self._recorder.newest(), time.monotonic(), None
@@ -116,7 +115,7 @@ def own_status(rank: int, recorder: FlightRecorder) -> RankStatus:
         return RankStatus(rank, doing=doing)
     waiting = record.ended is None and frame is not None and is_in_wait(frame)
     waits = time.monotonic() - record.began if waiting else None
-    call, moves, skipped = str(record), bool(record.data), list(recorder.skipped)
+    call, moves, skipped = str(record), bool(record.data), dict(recorder.skipped)
     return RankStatus(
         rank, record.number, record.what, call, waits, record.patient, doing, moves=moves, skipped=skipped
     )

@@ -118,6 +118,20 @@ def test_the_newest_exchanges_are_kept_in_their_order(tmp_path: Path) -> None:
     assert path.stat().st_size == KEPT * SIZE
 
 
+def test_what_was_left_out_is_kept_until_it_is_taken_part_in() -> None:
+    recorder = FlightRecorder()
+    recorder.begin("used")
+    for _ in range(100):
+        recorder.skip("used")
+        recorder.begin("gather")
+    assert recorder.skipped == {"used": (2, 201)}
+    assert 200 in range(*recorder.skipped["used"])
+    recorder.begin("used")
+    assert recorder.skipped == {}
+    recorder.skip("used")
+    assert recorder.skipped == {"used": (203, 204)}
+
+
 def test_a_shorter_note_in_the_place_of_a_longer_one_has_nothing_of_it() -> None:
     recorder = FlightRecorder()
     recorder.begin("long" * 20, "float32[1, 2, 3, 4, 5]")

@@ -106,12 +106,13 @@ def test_ranks_that_may_still_move_do_not_wait_for_each_other(now: Statuses, bef
 
 def test_a_wait_for_one_that_had_no_need_of_the_exchange_is_in_vain() -> None:
     """The number and the name of the exchange have to be those that are waited for."""
-    for skipped in (["2 a", "3 a", "4 a"], ["2 gather"]):
+    for skipped in ({"a": [2, 5]}, {"gather": [2, 3]}, {"gather": [4, 9]}):
         assert diagnosed([waiting(0), replace(working(1), skipped=skipped)]) is None
-    diagnosis = diagnosed([waiting(0), replace(working(1), skipped=["2 gather", "3 gather", "4 gather"])])
-    assert diagnosis is not None
-    assert diagnosis.fatal
-    assert diagnosis.text.startswith("a rank needs an exchange that others do not\n  rank 0 has been waiting for 10 s")
+    for other in (working(1), RankStatus(1, 2, ended=True)):
+        diagnosis = diagnosed([waiting(0), replace(other, skipped={"gather": [2, 4]})])
+        assert diagnosis is not None
+        assert diagnosis.fatal
+        assert diagnosis.text.startswith("a rank needs an exchange that others do not\n  rank 0 has been waiting for ")
 
 
 def test_a_wait_ends_at_its_limit() -> None:

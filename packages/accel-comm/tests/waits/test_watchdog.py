@@ -179,6 +179,28 @@ def test_a_wait_for_one_that_has_ended_ends(job: Job, capfd: pytest.CaptureFixtu
     assert "\n  rank 1 has come to the end of its script\n" in report
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_rank_that_waits_in_what_another_has_left_out_is_found(
+    ends: bool, job: Job, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """T4: however many exchanges it has left out since, and at its end too."""
+    recorder = job.of(2).recorders[1]
+    recorder.begin("used")
+    recorder.end()
+    for _ in range(3):
+        recorder.skip("used")
+        for _ in range(1000):
+            recorder.skip("of another model")
+    job.start(0, 1)
+    if ends:
+        job.watches[1].close()
+    job.recorders[0].number = 1
+    job.recorders[0].begin("used")
+    assert job.leaves(*([0] if ends else [0, 1]), within_s=20)
+    (report,) = reports(capfd)
+    assert report.startswith("accel: a rank needs an exchange that others do not\n")
+
+
 def test_ranks_that_end_while_one_looks_end_well(
     job: Job, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
