@@ -101,7 +101,7 @@ def diagnose(
     if gone and longest >= GONE_S:
         return Diagnosis(f"rank {_ranks(gone)} is gone, and others wait for it{table}", fatal=True, sure=False)
     if any(status.number in range(*one.skipped.get(status.what, [0])) for status in impatient for one in known):
-        return Diagnosis(f"a rank needs an exchange that others do not{table}\n{_UNLIKE}", fatal=True)
+        return Diagnosis(f"a rank needs an exchange that others do not{table}{UNLIKE}", fatal=True)
     if over and impatient:
         return Diagnosis(
             f"rank {_ranks(over)} has ended, and others wait for it{table}\n{_ADVICE}", fatal=True, sure=False
@@ -120,9 +120,10 @@ def diagnose(
 ADVICE = (
     "Every rank has to call the same operations in the same order: look for one inside an `if`, or after a `break`."
 )
-#: only the parameters that a step has used are compared only if they change
-_UNLIKE = (
-    "Ranks of a sharded model have used different parameters, such as experts: say"
+#: name of the comparison of ranks, which is left out while they use the parameters that they used before
+COMPARED = "parameters that a backward has used"
+UNLIKE = (
+    "\nRanks of a sharded model that use different parameters, such as experts, need"
     " FullyShardedDataParallelPlugin(find_unused_parameters=True)."
 )
 _ADVICE = (
@@ -143,9 +144,8 @@ def _stands(now: Sequence[RankStatus], before: Sequence[int | None]) -> bool:
 
 
 def _words(status: RankStatus | None, lives: bool | None) -> str:
-    if status is not None:
-        return str(status)
-    return "is gone" if lives is False else "does not answer: it is stopped, or in code that never lets go of Python"
+    gone = "is gone" if lives is False else "does not answer: it is stopped, or in code that never lets go of Python"
+    return str(status or gone)
 
 
 def _ranks(ranks: Sequence[int]) -> str:

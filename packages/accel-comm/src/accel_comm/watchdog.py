@@ -115,9 +115,16 @@ def own_status(rank: int, recorder: FlightRecorder) -> RankStatus:
         return RankStatus(rank, doing=doing)
     waiting = record.ended is None and frame is not None and is_in_wait(frame)
     waits = time.monotonic() - record.began if waiting else None
-    call, moves, skipped = str(record), bool(record.data), dict(recorder.skipped)
     return RankStatus(
-        rank, record.number, record.what, call, waits, record.patient, doing, moves=moves, skipped=skipped
+        rank,
+        record.number,
+        record.what,
+        str(record),
+        waits,
+        record.patient,
+        doing,
+        moves=bool(record.data),
+        skipped=dict(recorder.skipped),
     )
 
 

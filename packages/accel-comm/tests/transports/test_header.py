@@ -4,6 +4,7 @@ import os
 
 import pytest
 from accel_comm import CollectiveMismatch
+from accel_comm.hang_diagnosis import COMPARED, UNLIKE
 from accel_comm.transports.agreement import BLOCK, without_lengths
 from accel_comm.transports.header import (
     BARE,
@@ -89,6 +90,15 @@ def test_a_disagreement_names_what_every_rank_calls_and_where(asked: list[str]) 
         require_one_call(received, ranks)
     rows = [f"  rank {rank}: {what} at {site}" for rank, what, site in zip(ranks, asked, sites, strict=True)]
     assert str(failure.value).splitlines()[1:-1] == rows
+
+
+@pytest.mark.parametrize("what", [COMPARED, "reduce (sum)"])
+def test_a_rank_that_compares_parameters_is_told_what_to_do(what: str) -> None:
+    """The other has used the same as before, and goes on to its next call."""
+    received = [unpacked(header(one, "train.py:4").packed()) for one in (what, "gather")]
+    with pytest.raises(CollectiveMismatch) as failure:
+        require_one_call(received, [0, 1])
+    assert str(failure.value).endswith("call the same on every rank" + UNLIKE) == (what == COMPARED)
 
 
 def test_a_letter_that_is_cut_in_two_can_still_be_told() -> None:

@@ -8,6 +8,7 @@ from functools import reduce
 from typing import NamedTuple
 
 from accel_comm.errors import CollectiveMismatch
+from accel_comm.hang_diagnosis import COMPARED, UNLIKE
 from accel_comm.transports._base import Join
 
 #: bytes of what is called, and of the line that calls it, at most
@@ -91,8 +92,10 @@ def require_one_call(headers: Sequence[Header], ranks: Sequence[int]) -> None:
         CollectiveMismatch: With a line for each rank.
     """
     if len({said.what for said in headers}) > 1:
+        table = calls(headers, ranks)
         raise CollectiveMismatch(
-            f"ranks called different operations at the same time:{calls(headers, ranks)}\ncall the same on every rank"
+            f"ranks called different operations at the same time:{table}\ncall the same on every rank"
+            f"{UNLIKE * (COMPARED in table)}"
         )
 
 

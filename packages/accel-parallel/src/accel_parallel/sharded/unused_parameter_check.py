@@ -10,14 +10,13 @@ import torch
 from accel_amp.optimizer_parameters import parameters_of
 from accel_amp.step_hook import call_before_steps
 from accel_comm import AccelError, Transport
+from accel_comm.hang_diagnosis import COMPARED
 from torch import nn
 from torch.optim import Optimizer
 
 from accel_parallel.invariants import unlike_lists
 from accel_parallel.sharded.parameter_groups import divided_parameters, parameter_groups
 
-#: name of the comparison
-COMPARED = "parameters that a backward has used"
 #: kinds of backwards whose parameters are remembered
 KEPT = 8
 
