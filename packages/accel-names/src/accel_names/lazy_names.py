@@ -100,8 +100,8 @@ def stand_in(name: str, reason: str) -> type:
 
 
 def _advice(name: str, known: NameTable) -> str:
-    if name in known.instead:
-        return f"is not in accel: {known.instead[name]}"
+    if (words := known.instead.get(name) or known.stand_ins.get(name)) is not None:
+        return f"is not in accel: {words}"
     nearest = get_close_matches(name, [*known.homes, *known.also], n=1)
     return f"is not in accel: do you mean {nearest[0]}?" if nearest else "is not in accel, and not known of Accelerate"
 

@@ -32,6 +32,7 @@ def test_layers_for_float8_are_chosen_by_their_size_and_name() -> None:
     [
         ("MegatronLMPlugin", "there is no Megatron-LM here; divide layers by"),
         ("prepare_pippy", "torch.distributed.pipelining"),
+        ("get_parameters_from_modules", "FullyShardedDataParallelPlugin(ignored_modules=...) takes"),
         ("set_sed", "do you mean set_seed?"),
         ("zzzzzz", "not known of Accelerate"),
     ],
