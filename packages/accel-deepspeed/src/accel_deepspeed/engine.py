@@ -122,7 +122,8 @@ class DeepSpeedSteps(Steps):
         if self._stage > 0:
             self._whole_optimizer = WholeOptimizer(self.core, groups, self)
             show_whole_weights(self.core, dtypes, self)
-            if not vars(self.core.optimizer).get("swap_optimizer"):  # parts that are on a disk
+            inner = vars(self.core.optimizer)
+            if not (inner.get("swap_optimizer") or inner.get("params_in_nvme_and_cpu")):  # parts that are on a disk
                 self.remember = self._whole_optimizer.remember
             model.register_forward_hook(refuse_second_graph)
             hooked: Any = model  # torch has given the call no types
