@@ -140,7 +140,7 @@ class HangDetector:
             self._leave(now)
         elif heartbeat.questions > self._answered:
             self._say(heartbeat.questions)
-            self._alert_until = now + self._early_s + LATE_S  # a diagnosis may follow
+            self._alert_until = now + 2 * self._early_s + LATE_S  # until the diagnosis, if it waits for the limit
         pause = self._heartbeat_s
         if wait is not None and wait.seconds >= self._look_s:
             pause = min(pause, wait.seconds / 4)
