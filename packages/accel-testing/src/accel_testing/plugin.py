@@ -1,4 +1,4 @@
-"""The pytest plug-in: the fixture `world`, and the check for what tests leave behind."""
+"""The pytest plug-in: the fixture `world`, and the same random numbers for each test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from accel_testing import leak_check
 from accel_testing.dispositions import restore_defaults
 from accel_testing.process_pool import MakePool, ProcessPool
 from accel_testing.seeds import seeded
@@ -47,18 +46,12 @@ def pytest_load_initial_conftests() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker.
-
-    Raises:
-        UsageError: ACCEL_TESTING_TIME_FACTOR is no number from 1 to 1000.
-    """
+def pytest_configure() -> None:
+    """Raise UsageError if ACCEL_TESTING_TIME_FACTOR is no number from 1 to 1000."""
     try:
         stretched(1)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
-    kinds = ", ".join(leak_check.KINDS)
-    config.addinivalue_line("markers", f"leaves(*kinds): the test may leave these behind: {kinds}")
 
 
 def pytest_collection_finish() -> None:
@@ -79,20 +72,8 @@ def world(request: pytest.FixtureRequest) -> Iterator[MakePool]:
         yield make
 
 
-def _allowed(item: pytest.Item) -> frozenset[str]:
-    allowed = frozenset(kind for mark in item.iter_markers("leaves") for kind in mark.args)
-    if unknown := allowed - set(leak_check.KINDS):
-        pytest.fail(f"mark leaves({', '.join(sorted(unknown))}): expected some of {', '.join(leak_check.KINDS)}")
-    return allowed
-
-
 @pytest.fixture(autouse=True)
-def accel_testing_leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Seed the generators for a test, undo what it leaves behind except threads, and fail it for forbidden leaks."""
-    allowed = _allowed(request.node)
-    before = leak_check.process_state()
+def accel_testing_seeds() -> Iterator[None]:
+    """Seed the generators for a test, and restore them after it."""
     with seeded(0):
         yield
-    left = [sentence for kind, sentence in leak_check.clean_up(before).items() if kind not in allowed]
-    if left:
-        pytest.fail("the test left behind\n  " + "\n  ".join(left), pytrace=False)

@@ -1,4 +1,4 @@
-"""Find what a test leaves behind in this process, and restore it."""
+"""Fail tests that leave something behind in this process, and restore it: an autouse fixture, and the mark `leaves`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from typing import Literal, get_args
 
+import pytest
 from accel_testing.time_limits import stretched
 from accel_testing.worker_handle import NAME
 
@@ -131,3 +132,26 @@ def clean_up(before: ProcessState) -> dict[Kind, str]:
     """
     sentences = {kind: check(before) for kind, check in _CHECKS.items()}
     return {kind: sentence for kind, sentence in sentences.items() if sentence is not None}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the mark."""
+    config.addinivalue_line("markers", f"leaves(*kinds): the test may leave these behind: {', '.join(KINDS)}")
+
+
+def _allowed(item: pytest.Item) -> frozenset[str]:
+    allowed = frozenset(kind for mark in item.iter_markers("leaves") for kind in mark.args)
+    if unknown := allowed - set(KINDS):
+        pytest.fail(f"mark leaves({', '.join(sorted(unknown))}): expected some of {', '.join(KINDS)}")
+    return allowed
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Undo what a test leaves behind, except threads, and fail it for leaks that no mark allows."""
+    allowed = _allowed(request.node)
+    before = process_state()
+    yield
+    left = [sentence for kind, sentence in clean_up(before).items() if kind not in allowed]
+    if left:
+        pytest.fail("the test left behind\n  " + "\n  ".join(left), pytrace=False)
