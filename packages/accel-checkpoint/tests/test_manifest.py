@@ -231,13 +231,6 @@ def test_a_folder_on_the_way_that_is_a_link_is_not_followed(checkpoint: Path, tm
     assert verify(checkpoint, manifest).problems == [f"{checkpoint / 'sub'} is a link"]
 
 
-def test_progress_hears_of_every_byte(checkpoint: Path) -> None:
-    heard: list[int] = []
-    manifest = read_manifest(checkpoint)
-    verify(checkpoint, manifest, progress=heard.append)
-    assert sum(heard) == manifest.size
-
-
 def test_other_files_do_not_matter(checkpoint: Path) -> None:
     (checkpoint / "notes.txt").write_text("mine")
     (checkpoint / "custom_checkpoint_0.pkl").write_bytes(b"cos\nsystem\n")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +122,13 @@ def _layout(about: dict[str, Any]) -> str:
 
 
 def print_verification(folder: Path) -> list[str]:
-    """Verify a checkpoint, print the problems and return them. A terminal shows the progress."""
+    """Verify a checkpoint, print the problems and return them."""
     try:
         manifest = read_manifest(folder)
     except CheckpointError as error:
         _print(f"{folder}: {error}")
         return [str(error)]
-    problems = verify(folder, manifest, progress=_progress(folder, manifest.size)).problems
-    problems = problems or list(_misfits(folder, manifest))
+    problems = verify(folder, manifest).problems or list(_misfits(folder, manifest))
     _print(f"{folder}: {'damaged' if problems else 'whole'}, {len(manifest.files)} files, {_size(manifest.size)}")
     _print(*(f"  {problem}" for problem in problems))
     return problems
@@ -142,20 +140,6 @@ def _misfits(folder: Path, manifest: Manifest) -> Iterator[str]:
             StoredTensors([TensorFile(folder / part) for part in parts])
         except CheckpointError as error:
             yield str(error)
-
-
-def _progress(folder: Path, total: int) -> Callable[[int], None] | None:
-    if not sys.stderr.isatty():
-        return None
-    read = 0
-
-    def step(count: int) -> None:
-        nonlocal read
-        read += count
-        end = "\r" if read < total else "\r\x1b[K"
-        print(f"{folder.name}: {100 * read / max(total, 1):3.0f} %", end=end, file=sys.stderr, flush=True)
-
-    return step
 
 
 def _size(count: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
@@ -37,7 +37,6 @@ def verify(
     names: Iterable[str] | None = None,
     *,
     keep: Collection[str] = (),
-    progress: Callable[[int], None] | None = None,
 ) -> VerifyResult:
     """Read files of a checkpoint, and list those that differ from the manifest.
 
@@ -47,11 +46,10 @@ def verify(
         names: Files to read. By default all.
         keep: Files whose tensors are returned. They come from the read that was hashed, and stay as they are if the
             file changes later.
-        progress: Function that is called with the number of bytes of each read.
     """
     chosen = sorted(manifest.files if names is None else names, key=lambda name: -manifest.files[name].size)
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        results = pool.map(lambda name: _read(folder, manifest, name, name in keep, progress), chosen)
+        results = pool.map(lambda name: _read(folder, manifest, name, name in keep), chosen)
         by_name = dict(zip(chosen, results, strict=True))
     problems = sorted(result for result in by_name.values() if isinstance(result, str))
     return VerifyResult(problems, {name: result for name, result in by_name.items() if isinstance(result, dict)})
@@ -83,9 +81,7 @@ def is_whole(folder: Path) -> bool:
     return all(sizes.get(name) == expected.size for name, expected in manifest.files.items())
 
 
-def _read(
-    folder: Path, manifest: Manifest, name: str, keep: bool, progress: Callable[[int], None] | None
-) -> str | Tensors | None:
+def _read(folder: Path, manifest: Manifest, name: str, keep: bool) -> str | Tensors | None:
     """Return the problem of a file, or its tensors if `keep` is set and the file has some."""
     path, expected = folder / name, manifest.files[name]
     for parent in path.relative_to(folder).parents:
@@ -97,9 +93,7 @@ def _read(
             if size != expected.size:
                 return f"{path} has {size:,} bytes: {expected.size:,} were written"
             kept = _allocate(path) if keep else None
-            digest = FileDigest.of(
-                _fill(file, chain(_buffers(size, kept or {}), repeat(memoryview(bytearray(PIECE)))), progress)
-            )
+            digest = FileDigest.of(_fill(file, chain(_buffers(size, kept or {}), repeat(memoryview(bytearray(PIECE))))))
     except CheckpointError as error:
         return str(error)
     except OSError as error:
@@ -107,14 +101,12 @@ def _read(
     return kept if digest == expected else f"{path} is damaged: its content is not what was written"
 
 
-def _fill(file: FileIO, buffers: Iterable[memoryview], progress: Callable[[int], None] | None) -> Iterator[memoryview]:
+def _fill(file: FileIO, buffers: Iterable[memoryview]) -> Iterator[memoryview]:
     """Read a file into buffers until it ends, and yield what was read into each."""
     for buffer in buffers:
         count = 0
         while count < len(buffer) and (more := file.readinto(buffer[count:])):
             count += more
-        if progress is not None:
-            progress(count)
         yield buffer[:count]
         if count < len(buffer):
             return
