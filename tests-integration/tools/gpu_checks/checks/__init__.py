@@ -32,6 +32,7 @@ _PLAN = (
     ("asynchronous_save", 80),
     ("two_ranks", 120),
     ("out_of_memory", 40),
+    ("rehearsal", 120),
     ("float8", 60),
     ("refusals", 90),
 )
