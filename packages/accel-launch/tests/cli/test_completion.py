@@ -1,4 +1,4 @@
-"""`accel completion`: the scripts, in the shells they are for."""
+"""Completion of words by click: the scripts, in the shells they are for."""
 
 import shlex
 import shutil
@@ -95,22 +95,19 @@ def test_after_the_script_there_are_files_and_no_options(complete: Complete) -> 
 
 def test_the_words_of_a_command_are_offered_once(complete: Complete) -> None:
     assert set(complete("checkpoint", "")) >= {"ls", "verify"}
-    assert set(complete("completion", "")) >= set(SHELLS)
     assert "ls" not in complete("checkpoint", "verify", "")
 
 
 @pytest.mark.parametrize("name", SHELLS)
 def test_the_script_is_one_for_its_shell(accel: Run, tmp_path: Path, name: str) -> None:
-    done = accel("completion", name)
+    done = accel(environ={"_ACCEL_COMPLETE": f"{name}_source"})
     assert (done.returncode, done.stderr) == (0, "")
     (tmp_path / "script").write_text(done.stdout)
     subprocess.run([shell(name), "-n", tmp_path / "script"], check=True)
 
 
-def test_bash_completes_by_the_script_as_the_help_says(
-    accel: Run, tmp_path: Path, silent_environ: Mapping[str, str]
-) -> None:
-    (tmp_path / "completion.bash").write_text(accel("completion", "bash").stdout)
+def test_bash_completes_by_the_script(accel: Run, tmp_path: Path, silent_environ: Mapping[str, str]) -> None:
+    (tmp_path / "completion.bash").write_text(accel(environ={"_ACCEL_COMPLETE": "bash_source"}).stdout)
     (tmp_path / "accel").write_text(f"#!/bin/sh\nexec {sys.executable} -m accel_launch\n")
     (tmp_path / "accel").chmod(0o755)
     code = 'eval "$(cat completion.bash)"; COMP_WORDS=(accel launch --submit k); COMP_CWORD=3\n'
@@ -118,17 +115,3 @@ def test_bash_completes_by_the_script_as_the_help_says(
     environ = {**silent_environ, "PATH": f"{tmp_path}:{silent_environ['PATH']}"}
     done = subprocess.run([shell("bash"), "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.stdout == "kubernetes\n", done.stderr
-
-
-def test_the_help_says_where_the_line_goes(accel: Run) -> None:
-    done = accel("completion", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    for words in ("~/.bashrc", "~/.zshrc", "~/.config/fish/config.fish", 'eval "$(accel completion bash)"'):
-        assert words in done.stdout
-
-
-def test_another_shell_is_refused_with_the_choices(accel: Run) -> None:
-    done = accel("completion", "bsh")
-    assert done.returncode == 2
-    assert "'bsh' is not one of 'bash', 'zsh', 'fish'" in done.stderr
-    assert accel("completion", "bash", "zsh").returncode == 2

@@ -26,7 +26,6 @@ COMMANDS = {
     "merge-weights": "write the weights of a sharded checkpoint as one whole",
     "to-fsdp2": "convert a config file of Accelerate for FSDP1 to FSDP2",
     "tpu-config": "run commands on all machines of a TPU pod",
-    "completion": "print what has a shell complete commands and options",
     "env": "print versions, devices and settings, for a bug report",
 }
 #: those of them that other packages of this project bring, and the extra of package accel that installs each
@@ -41,8 +40,8 @@ EXTRAS = {
     "to-fsdp2": "names",
     "tpu-config": "names",
 }
-#: by it a shell asks for completions, and the name that the completion scripts know
-COMPLETE, PROGRAM = "_ACCEL_COMPLETE", "accel"
+#: a shell asks for completions by _ACCEL_COMPLETE, click's variable for a program of this name
+PROGRAM = "accel"
 REFUSED = 2
 
 
@@ -109,7 +108,7 @@ click.version_option(package_name="accel-launch", message="%(prog)s %(version)s"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code: 2 if it was refused, 1 if it was empty."""
     try:
-        return int(ACCEL.main(arguments, PROGRAM, complete_var=COMPLETE, standalone_mode=False) or 0)
+        return int(ACCEL.main(arguments, PROGRAM, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
         return 1
