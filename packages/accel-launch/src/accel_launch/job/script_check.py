@@ -1,4 +1,4 @@
-"""Check before anything starts that a script can be started. Python itself says if it has no such module."""
+"""Check before anything starts that a script is there. Python says if there is no such module, or nothing to run."""
 
 from pathlib import Path
 
@@ -14,11 +14,8 @@ def script_problem(options: ResolvedOptions, cwd: Path) -> str | None:
     if script is None:
         return "no script was given: accel launch [options] SCRIPT [arguments of the script]"
     path = cwd / script
-    if settings.module or settings.no_python or path.is_file():
+    if settings.module or settings.no_python or path.exists():
         return None
-    if path.is_dir():
-        why = "is a directory; name the file to run, or use -m for a module"
-    else:
-        beside = path.parent.iterdir() if path.parent.is_dir() else ()
-        why = f"does not exist{did_you_mean(script, [str(Path(script).with_name(entry.name)) for entry in beside])}"
-    return f"script {script!r} {why} (working directory {cwd})"
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    meant = did_you_mean(script, [str(Path(script).with_name(entry.name)) for entry in beside])
+    return f"script {script!r} does not exist{meant} (working directory {cwd})"
