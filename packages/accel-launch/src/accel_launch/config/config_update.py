@@ -27,12 +27,10 @@ class ConfigUpdate:
 
     Args:
         text: The new text, with the comments of the old file first.
-        replaced: What says the same by another key, in words.
         left_out: The keys, and the entries below them, that set nothing and are left out.
     """
 
     text: str
-    replaced: list[str]
     left_out: list[str]
 
 
@@ -56,13 +54,9 @@ def update_of(path: Path, what: str) -> ConfigUpdate:
         CannotRun: The file asks for anything that accel cannot do. `what` is the command that reads it.
     """
     said, content = settings_in(path, what), read_content(path)
-    kept, replaced = {BY_NAME[name].key for name in said}, []
-    for key in (DISTRIBUTED_TYPE, LEGACY_FP16):
-        meaning, _ = translate({key: content.get(key)})
-        if meaning:
-            kept.add(key)
-            words = ", ".join(f"{BY_NAME[name].key}: {value}" for name, value in meaning.items())
-            replaced.append(f"{key}: {content[key]} is now {words}")
+    kept = {BY_NAME[name].key for name in said}
+    # these two are said by other keys now
+    kept |= {key for key in (DISTRIBUTED_TYPE, LEGACY_FP16) if translate({key: content.get(key)})[0]}
     left_out = [str(key) for key in content if key not in kept]
     for option in ENTRIES:
         entries = content.get(option)
@@ -71,6 +65,4 @@ def update_of(path: Path, what: str) -> ConfigUpdate:
             if normalised(option, {str(name): as_text(value)}) == ({}, []):
                 left_out.append(f"{option}.{name}")
     comments = "".join(f"{words}\n" for words in _COMMENT.findall(path.read_text(encoding="utf-8")))
-    return ConfigUpdate(
-        file_text(said, path).replace(HEADER, HEADER + comments.replace(HEADER, "")), replaced, left_out
-    )
+    return ConfigUpdate(file_text(said, path).replace(HEADER, HEADER + comments.replace(HEADER, "")), left_out)

@@ -107,7 +107,7 @@ def default(options: ResolvedOptions, overwrite: bool) -> int:
 
 
 def update(options: ResolvedOptions) -> int:
-    """Replace a file by one in accel's own keys, and say which keys replace Accelerate's.
+    """Replace a file by one in accel's own keys, and say which keys are dropped.
 
     Raises:
         CannotRun: There is no file, it asks for a feature that accel does not have, another backup is there, or the
@@ -128,8 +128,6 @@ def update(options: ResolvedOptions) -> int:
     copy = keep_backup(path)
     write_config(path, new.text)
     print(f"{path} is rewritten in accel's own keys; what was there is now {copy}")
-    for words in new.replaced:
-        print(f"  {words}")
     if new.left_out:
         print(f"dropped, for they set nothing here: {', '.join(new.left_out)}")
     return 0
