@@ -78,18 +78,18 @@ def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
         raise
 
 
-def keep_backup(path: Path) -> Path:
-    """Copy a file to a path with .bak after its name, and return that path.
+def keep_backup(path: Path, text: str) -> Path:
+    """Save the text of a file at its path with .bak after the name, and return that path.
+
+    Args:
+        path: Path of the file.
+        text: Its text.
 
     Raises:
-        CannotRun: There is another copy already, which may be the only copy of the original text.
+        CannotRun: There is a file already, which may be the only copy of the original text, or it cannot be written.
     """
     copy = path.with_name(f"{path.name}.bak")
-    try:
-        text = path.read_text(encoding="utf-8")
-        if copy.exists() and copy.read_text(encoding="utf-8") != text:
-            raise CannotRun("accel config", [f"{copy} is there already, and says something else: move it away"])
-    except (OSError, UnicodeDecodeError) as error:
-        raise CannotRun("accel config", [f"{path} could not be copied to {copy}: {error}"]) from None
+    if copy.exists():
+        raise CannotRun("accel config", [f"{copy} is there already, from an earlier update: move it away"])
     write_config(copy, text, like=path)
     return copy

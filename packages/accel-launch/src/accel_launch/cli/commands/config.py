@@ -121,11 +121,11 @@ def update(options: ResolvedOptions) -> int:
         raise CannotRun(
             f"{ASK} update", [f"there is no config file {path} to update: accel config default{flag} makes one"]
         )
-    new = update_of(path, ASK)
-    if _text(path) == new.text:
+    new, before = update_of(path, ASK), path.read_text(encoding="utf-8")
+    if before == new.text:
         print(f"{path} is in accel's own keys already; nothing was written")
         return 0
-    copy = keep_backup(path)
+    copy = keep_backup(path, before)
     write_config(path, new.text)
     print(f"{path} is rewritten in accel's own keys; what was there is now {copy}")
     if new.left_out:
