@@ -109,13 +109,16 @@ def _read(folder: Path) -> RecordedRun | None:
     """Return the run of a folder, or None, with a warning, if its run.json tells of no run."""
     path = folder / METADATA
     metadata: dict[str, Any] = {}
+    damaged: list[str] = []
     try:
-        metadata = read_metadata(path)
+        metadata, damaged = read_metadata(path)
     except ValueError as error:
         if not os.path.lexists(folder / MEDIA):
             logger.warning("%s is left out, as it tells of no run: %s", path, error)
             return None
         tell_damage(path, f"{error}")
+    if damaged:
+        tell_damage(path, f"of its facts these cannot be read: {', '.join(damaged)}")
     return RecordedRun(folder.resolve(), metadata)
 
 

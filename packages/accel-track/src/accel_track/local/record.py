@@ -175,8 +175,11 @@ def _metadata(path: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
         return {}
     try:
-        known: dict[str, Any] = to_json(read_metadata(path))  # strict JSON
+        metadata, damaged = read_metadata(path)
     except ValueError as error:
         put_aside(path, f"{error}")
         return {}
+    if damaged:
+        put_aside(path, f"of its facts these cannot be read: {', '.join(damaged)}")
+    known: dict[str, Any] = to_json(metadata)  # strict JSON
     return known

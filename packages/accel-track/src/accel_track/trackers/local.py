@@ -70,7 +70,7 @@ class LocalTracker(ClientTracker):
     def has_ended(self, state: Mapping[str, Any]) -> bool:
         """Return whether the metadata of that run say that it has finished, and False if it cannot be read."""
         try:
-            metadata = read_metadata(self._folder / safe_name(str(state["run"])) / METADATA)
+            metadata, _ = read_metadata(self._folder / safe_name(str(state["run"])) / METADATA)
         except ValueError:
             return False
         return metadata.get("state") == "finished"
