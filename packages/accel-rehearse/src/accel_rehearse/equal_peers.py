@@ -74,6 +74,9 @@ class EqualPeers(Transport):
         self._next_in_message = small and self._cpu
         return False
 
+    def skip(self, what: str) -> None:
+        pass
+
     def votes(self, what: str) -> Votes:
         return AgreedVotes(what, self)
 

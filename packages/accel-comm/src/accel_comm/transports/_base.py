@@ -97,9 +97,6 @@ class Transport(ABC):
     replicas: int = 1
     #: most bytes of a part in `agree`
     inline_bytes: int
-    #: counts an agreement of a name, which this rank has no need of, without a message. Every rank must call this or
-    #: `agree`; if another waits there, the watchdog says so and ends the job
-    skip: Callable[[str], None]
     #: messages between single processes, which count as in `world`
     point_to_point: PointToPoint
 
@@ -146,6 +143,17 @@ class Transport(ABC):
 
         Collective:
             Every rank must call.
+        """
+
+    @abstractmethod
+    def skip(self, what: str) -> None:
+        """Count an agreement that this rank has no need of, without a message.
+
+        Args:
+            what: Name of the agreement. If another rank waits in it, the watchdog says so and ends the job.
+
+        Collective:
+            Every rank must call this or `agree`.
         """
 
     @abstractmethod

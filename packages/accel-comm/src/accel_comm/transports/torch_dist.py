@@ -58,7 +58,6 @@ class TorchDist(Transport):
         self._torch, self._dist = torch, torch.distributed
         self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self.recorder = recorder or FlightRecorder()
-        self.skip = self.recorder.skip
         self._errors = PeerErrors(self.rank, self.recorder, store)
         self._work = CollectiveWork(self.rank, self.size, self.recorder, self._errors)
         # renamed in torch 2.13, where the old name warns
@@ -113,6 +112,9 @@ class TorchDist(Transport):
         self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
     ) -> Sequence[bytes] | None:
         return self._agreement.agree(what, about, part, join)
+
+    def skip(self, what: str) -> None:
+        self.recorder.skip(what)
 
     def votes(self, what: str) -> Votes:
         if self._channel is None:
