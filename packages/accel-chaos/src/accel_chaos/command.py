@@ -29,8 +29,9 @@ LEAST_WAIT_S, LONGER_THAN_A_STEP = 20.0, 3.0
 HELP = """Runs SCRIPT as accel launch would with these options: once undisturbed, and once with faults, after each of
 which it is started again. Says whether it recovered correctly: whether each sample was trained on exactly once and the
 final weights are bit-equal, what each fault cost, and otherwise which state differs first and the likely cause. SCRIPT
-has to use accel's Accelerator. Both runs work in copies of the working directory, without checkpoints: nothing of yours
-is overwritten."""
+has to use accel's Accelerator. Both runs work in copies of the working directory, without checkpoints: what the script
+writes or removes there is not yours. project_dir, and arguments that name folders for output, lead into the copies;
+other paths that lead out of the working directory are as they are."""
 _LISTS = ["\n".join(f"  {name:16} {about}" for name, about in table.items()) for table in (KINDS, PHASES)]
 EPILOG = f"""\b
 kinds of faults (--kinds):
@@ -88,6 +89,13 @@ OWN = (
         "--budget", f"Time for both runs. Default: {BUDGET_S}s.", "TIME", "a time such as 90s, 10m or 1h", _seconds
     ),
     _option("--json", "Write the verdict into this file, as JSON.", FILE),
+    _option(
+        "--share",
+        "Files and folders of the working directory that the script only reads: they are linked and not copied.",
+        "PATH,...",
+        "paths such as data,models",
+        str,
+    ),
     _option("--in_place", "Run in the working directory itself, and write where the script writes.", SWITCH),
 )
 
@@ -101,6 +109,7 @@ def run(
     only: int | None,
     budget: int | None,
     json: str | None,
+    share: str | None,
     in_place: bool | None,
 ) -> int:
     """Run `accel chaos`, and print what it finds.
@@ -114,6 +123,7 @@ def run(
         only: Number of the only fault to raise.
         budget: Seconds for both runs. Default: 600.
         json: Path of a file for the verdict.
+        share: Paths of the working directory to link and not to copy, with commas.
         in_place: Run in the working directory itself.
 
     Returns:
@@ -128,10 +138,11 @@ def run(
         raise CannotRun("accel chaos", [f"--only {only}: there are {count} faults (--faults)"])
     world = read_script_job("accel chaos", options).count
     deadline = time.monotonic() + budget
+    shared = None if in_place else share.split(",") if share else []
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="accel-chaos-", ignore_cleanup_errors=True) as name:
         say(f"an undisturbed run and a run with {count} faults; {world} processes, seed {seed}, at most {budget} s")
-        undisturbed = _prepare(options, world, Path(name).resolve(), in_place=in_place)
+        undisturbed = _prepare(options, world, Path(name).resolve(), shared=shared)
         undisturbed.finish(deadline)
         from accel_chaos.history import History
         from accel_chaos.verdict import judge, lines_of
@@ -148,7 +159,7 @@ def run(
             Occurrence(**place) for rank in reference.ranks for one in rank.values() for place in one.occurrences
         ]
         drawn = draw(count, (kinds or ",".join(KINDS)).split(","), occurrences, seed=seed, world=world, at=places)
-        disturbed = _prepare(options, world, Path(name).resolve(), in_place=in_place, undisturbed=undisturbed.folder)
+        disturbed = _prepare(options, world, Path(name).resolve(), shared=shared, undisturbed=undisturbed.folder)
         disturbed.planned = [fault for fault in drawn if only in (None, fault.number)]
         times = [step[0].time for step in reference.steps]
         longest = max((late - early for early, late in pairwise(times)), default=0.0)
@@ -162,18 +173,17 @@ def run(
 
 
 def _prepare(
-    options: ResolvedOptions, world: int, parent: Path, *, in_place: bool | None, undisturbed: Path | None = None
+    options: ResolvedOptions, world: int, parent: Path, *, shared: list[str] | None, undisturbed: Path | None = None
 ) -> ScriptRun:
-    """Return a run that can begin, in a copy of the working directory."""
+    """Return a run that can begin, in a copy of the working directory, or in place if `shared` is None."""
     folder = parent / ("disturbed" if undisturbed else "undisturbed")
     work, arguments, here = folder / "work", options.arguments, Path.cwd()
-    if in_place:
+    if shared is None:
         folder.mkdir()
     else:
-        if (shared := make_work_folder(here, work)) and undisturbed is None:
-            say(f"too large for a copy, so what the script writes there stays: {', '.join(shared)}")
+        make_work_folder(here, work, shared)
         arguments = tuple(moved_arguments(arguments, here, work))
-    kept = None if in_place else work
+    kept = None if shared is None else work
     return ScriptRun(folder, undisturbed or folder, options, arguments, world, LEAST_WAIT_S, kept)
 
 

@@ -1,50 +1,74 @@
-"""Make a copy of a working directory for a run, so that nothing of the user is overwritten."""
+"""Make a copy of a working directory for a run, so that nothing in it is overwritten."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from accel_checkpoint.manifest import is_checkpoint
+from accel_state.errors import CannotRun
 
-#: bytes and files of a folder that is copied; a larger one is shared
-COPIED_BYTES, COPIED_FILES = 256 << 20, 2_000
+#: bytes and entries of a file or folder that is copied
+COPIED_BYTES, COPIED_ENTRIES = 1 << 30, 20_000
+#: folders that no run needs
+LEFT_OUT = {".git", "__pycache__"}
 
 
-def make_work_folder(source: Path, work: Path) -> list[str]:
-    """Fill a folder with copies of the files of another, without checkpoints and without hidden files.
+def make_work_folder(source: Path, work: Path, shared: Sequence[str] = ()) -> None:
+    """Fill a folder with copies of the files and folders of another, and of those that links in it lead to.
+
+    Checkpoints, `.git` and virtual environments are left out.
 
     Args:
         source: The folder of the user.
         work: The folder to fill, which is made.
+        shared: Names of files and folders in `source` that are linked, as a run only reads them.
 
-    Returns:
-        The names of large files and folders, which are linked and not copied.
+    Raises:
+        CannotRun: Something is too large to copy, or a shared name is missing.
     """
-    work.mkdir(parents=True)
-    shared = []
+    links = {source / os.path.normpath(name) for name in shared}
+    missing = [link for link in links if not (link.is_relative_to(source) and link.exists())]
+    problems = [f"--share {link}: no such file or folder in {source}" for link in missing]
+    copied: list[Path] = []
     for path in sorted(source.iterdir()):
-        hidden = path.name.startswith(".") or work.is_relative_to(path)
-        if hidden or not _is_small(path):
-            shared += [] if hidden else [path.name]
-            os.symlink(path, work / path.name)
+        held = list(islice(_held([path], work, links), COPIED_ENTRIES + 1))
+        size = sum(one.stat().st_size for one in held if one not in links and one.is_file())
+        if len(held) > COPIED_ENTRIES or size > COPIED_BYTES:
+            problems.append(
+                f"{path.name} has more than {COPIED_BYTES >> 20} MiB or {COPIED_ENTRIES} files, too much for a copy of"
+                f" {source}: say --share {path.name} if the script only reads it, or run in place (--in_place)"
+            )
+        copied += held
+    if problems:
+        raise CannotRun("accel chaos", problems)
+    work.mkdir(parents=True)
+    for path in copied:
+        copy = work / path.relative_to(source)
+        if path in links:
+            os.symlink(path, copy)
         elif path.is_dir():
-            shutil.copytree(path, work / path.name, symlinks=True, ignore=_checkpoints)
+            copy.mkdir()
         else:
-            shutil.copy2(path, work / path.name)
-    return shared
+            shutil.copy2(path, copy)
 
 
-def _is_small(path: Path) -> bool:
-    files = list(islice(path.rglob("*"), COPIED_FILES + 1))
-    return len(files) <= COPIED_FILES and sum(file.lstat().st_size for file in [path, *files]) <= COPIED_BYTES
+def _held(paths: Sequence[Path], work: Path, links: set[Path]) -> Iterator[Path]:
+    """Yield what is copied or linked, folders before what is in them. Links count as what they lead to."""
+    for path in paths:
+        if path in links or path.is_file():
+            yield path
+        elif path.is_dir() and not _is_left_out(path, work):
+            yield path
+            yield from _held(sorted(path.iterdir()), work, links)
 
 
-def _checkpoints(folder: str | Path, names: list[str]) -> set[str]:
-    return {name for name in names if is_checkpoint(Path(folder, name))}
+def _is_left_out(folder: Path, work: Path) -> bool:
+    environment = (folder / "pyvenv.cfg").exists()
+    return folder.name in LEFT_OUT or environment or work.is_relative_to(folder) or is_checkpoint(folder)
 
 
 def inside(work: Path, path: Path) -> Path:
