@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from json import dumps, loads
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 import click
 from accel_launch.cli.launch_command import LaunchCommand, ResolvedOptions
 from accel_launch.cli.launch_option import LaunchOption
-from accel_launch.cli.option_types import COUNT, FILE, OptionType, as_text
+from accel_launch.cli.option_types import COUNT, FILE, SWITCH, OptionType, as_text
 from accel_launch.cli.options import BY_NAME, OPTIONS
 from accel_launch.config.option_entries import sharding_problems
 from accel_launch.script_job import read_script_job
@@ -24,6 +26,8 @@ from accel_rehearse.hardware import KNOWN, hardware_of, read_number, read_rates
 from accel_rehearse.report import report_of, table_of
 
 RUNNER = "accel_rehearse.runner"
+#: the folder in which ranks mark the files that the script makes
+MADE = "made"
 STEPS = 3
 HELP = """Runs SCRIPT, unchanged, as one rank of a job that accel launch would start with these options, for some
 optimizer steps, without the other ranks and without their devices: tensors have shapes and no numbers. Says what memory
@@ -86,6 +90,12 @@ OWN = (
         key=None,
         about="Bytes per second that a rank sends within a machine, and between machines.",
     ),
+    LaunchOption(
+        "--in_place",
+        type=SWITCH,
+        key=None,
+        about="Let SCRIPT write, change and remove any file. Default: only what it makes, which is removed at the end.",
+    ),
 )
 
 
@@ -95,6 +105,7 @@ def run(
     ranks: str | None,
     json: str | None,
     measured: str | None,
+    in_place: bool | None,
     **device: Any,
 ) -> int:
     """Run a script as single ranks of its job, and print what was found.
@@ -105,6 +116,7 @@ def run(
         ranks: Ranks to rehearse, with commas. Default: the first and the last.
         json: Path of a file to write.
         measured: Seconds of a step on one device, as 0.41s@1.
+        in_place: Let the script write as a job would.
         device: Name and rates of a device.
 
     Returns:
@@ -133,6 +145,7 @@ def run(
             "steps": steps or STEPS,
             "cpu": settings.cpu,
             "measured": seconds,
+            "in_place": bool(in_place),
         }
         notes = _rehearse(options, Path(folder), asked)
     report = report_of(notes, asked, hardware)
@@ -148,6 +161,7 @@ def _rehearse(options: ResolvedOptions, folder: Path, asked: dict[str, Any]) -> 
     """Return the notes of each rank."""
     ranks: Sequence[int] = asked["ranks"]
     (folder / "asked.json").write_text(dumps(asked))
+    (folder / MADE).mkdir()
     settings, environ = options.settings, dict(options.environ)
     arranged = settings.parallelism_config
     if arranged is not None:  # the sizes are those of the job, and not of the ranks that run
@@ -156,12 +170,25 @@ def _rehearse(options: ResolvedOptions, folder: Path, asked: dict[str, Any]) -> 
     options = replace(options, environ=environ, settings=settings.with_flags(**changed, gpu_ids=None))
     job = read_script_job("accel rehearse", options)
     kind = "module" if settings.module else "script"
-    code, words = job.run(RUNNER, [str(folder), kind, options.script or "", *options.arguments])
+    try:
+        code, words = job.run(RUNNER, [str(folder), kind, options.script or "", *options.arguments])
+    finally:
+        for mark in (folder / MADE).iterdir():
+            _remove(Path(mark.read_text()))
     files = [folder / f"rank-{rank}.json" for rank in ranks]
     if code or not all(file.exists() for file in files):
         print(words, file=sys.stderr, flush=True)
         raise CannotRun("accel rehearse", ["the process of a rank has ended before it could say what it found"])
     return [loads(file.read_text()) for file in files]
+
+
+def _remove(path: Path) -> None:
+    """Remove what a rehearsal has made, if it is still there."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 COMMAND = LaunchCommand(

@@ -7,12 +7,15 @@ import runpy
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from accel_state.environ import process_environ
 
+from accel_rehearse.command import MADE
 from accel_rehearse.loop_bounds import RehearsalOver
 from accel_rehearse.notes import notes_of
+from accel_rehearse.protected_files import ProtectedFiles
 from accel_rehearse.rank import as_rank, topology_of
 from accel_rehearse.refusal import CannotRehearse, line_of_error
 from accel_rehearse.rehearsal import Rehearsal
@@ -32,10 +35,10 @@ def main(arguments: Sequence[str]) -> int:
     rank = asked["ranks"][int(process_environ().get("RANK", "0"))]
     rehearsal = Rehearsal(asked["steps"], cpu=asked["cpu"])
     place = topology_of(rank, asked["size"], asked["machines"])
-    fault: list[str] = []
+    files, fault = ProtectedFiles(Path(folder) / MADE), list[str]()
     with as_rank(place, cpu=asked["cpu"], on_call=rehearsal.exchanges.call):
         try:
-            with rehearsal.running():
+            with nullcontext() if asked["in_place"] else files.watched(), rehearsal.running():
                 _run(script, rest, module=kind == "module")
         except (Exception, RehearsalOver, SystemExit) as error:  # noqa: BLE001 - told by its line
             fault = _fault_of(error)
@@ -68,7 +71,9 @@ def _of_fakes(error: BaseException | None) -> bool:
     if error is None:
         return False
     words = str(error).lower()
-    about = "fake" in words or "data pointer" in words or "data is not allocated" in words
+    about = (
+        "fake" in words or "data pointer" in words or "data is not allocated" in words or "tensor subclasses" in words
+    )
     return about or type(error).__module__.startswith("torch._subclasses") or _of_fakes(error.__cause__)
 
 

@@ -90,6 +90,7 @@ def writing_nothing() -> Iterator[None]:
         patch("accel.preparation.ConsumptionLog.write", nothing),
         patch.object(TrackingSession, "__init__", untracked),
         patch.object(torch, "save", nothing),
+        patch.multiple("safetensors.torch", save_file=nothing, save_model=nothing, save=Mock(return_value=b"")),
         patch.object(torch, "compile", _uncompiled),
     ):
         yield

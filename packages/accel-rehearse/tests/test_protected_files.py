@@ -1,0 +1,95 @@
+"""A rehearsal changes no file that was there, and leaves none behind."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accel_rehearse.protected_files import ProtectedFiles
+from accel_rehearse.refusal import CannotRehearse
+
+pytestmark = pytest.mark.timeout(300)
+Rehearse = Callable[..., Any]
+PROGRAM = (Path(__file__).parent / "programs" / "classify.py").read_text()
+LAST = '    accelerator.save_model(model, "out")\n'
+IMPORTS = "    import json, os, shutil\n    from safetensors.torch import save_file\n"
+NEW = f"""{IMPORTS}    os.makedirs("made/deep", exist_ok=True)
+    with open("made/weights.pt", "wb") as file:
+        torch.save(model.state_dict(), file)
+    with open("made/part", "w") as file:
+        json.dump({{"loss": total}}, file)
+    os.replace("made/part", "made/results.json")
+    with open("made/results.json", "a") as file:
+        file.write("more")
+    save_file(model.state_dict(), "model.safetensors")
+    os.makedirs("old_run")
+    open("old_run/notes", "w").close()
+    shutil.rmtree("old_run")
+    open("notes", "w").close()
+"""
+
+
+def program(folder: Path, last: str) -> Path:
+    script = folder / "writes.py"
+    script.write_text(PROGRAM.replace(LAST, last))
+    return script
+
+
+def test_files_that_a_script_makes_are_gone_at_the_end(tmp_path: Path, rehearse: Rehearse) -> None:
+    found = rehearse(program(tmp_path, NEW), "-n", "2")
+    assert found.code == 0, found.words
+    assert {path.name for path in tmp_path.iterdir()} == {"writes.py", "rehearsal.json"}
+
+
+def test_a_script_that_removes_what_was_there_is_refused(tmp_path: Path, rehearse: Rehearse) -> None:
+    (tmp_path / "runs" / "checkpoint_0").mkdir(parents=True)
+    (tmp_path / "runs" / "checkpoint_0" / "weights").write_text("mine")
+    script = program(tmp_path, f'{IMPORTS}    shutil.rmtree("runs/checkpoint_0")\n')
+    found = rehearse(script, "-n", "2", "--ranks", "0")
+    assert found.code == 2, found.words
+    assert (tmp_path / "runs" / "checkpoint_0" / "weights").read_text() == "mine"
+    (refusal,) = found.report["refusals"]
+    lines = script.read_text().splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if "shutil.rmtree" in line)
+    assert refusal["line"] == f"{script}:{number}"
+    assert "is to remove" in refusal["what"]
+    assert "--in_place" in refusal["what"]
+    assert rehearse(script, "-n", "2", "--ranks", "0", "--in_place").code == 0
+    assert not (tmp_path / "runs" / "checkpoint_0").exists()
+
+
+def test_each_way_to_change_what_was_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "marks").mkdir()
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "link").symlink_to("mine")
+    files = ProtectedFiles(tmp_path / "marks")
+    files._watching = True
+    files.check("os.mkdir", ("new", 0o777, -1))
+    (tmp_path / "new").mkdir()
+    folder = os.open(tmp_path, os.O_RDONLY)
+    refused: list[tuple[str, tuple[Any, ...]]] = [
+        ("open", ("link", "w", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)),
+        ("open", (b"mine", "a", os.O_WRONLY | os.O_APPEND)),
+        ("os.remove", ("mine", folder)),
+        ("os.remove", ("link", -1)),
+        ("os.rmdir", (str(tmp_path), -1)),
+        ("os.rename", ("new", "mine", -1, -1)),
+        ("os.truncate", ("mine", 0)),
+        ("shutil.rmtree", ("new/..", None)),
+    ]
+    for event, args in refused:
+        with pytest.raises(CannotRehearse, match="was there before"):
+            files.check(event, args)
+    os.close(folder)
+    allowed: list[tuple[str, tuple[Any, ...]]] = [
+        ("open", ("mine", "r", os.O_RDONLY)),
+        ("open", (1, "w", os.O_WRONLY)),
+        ("open", ("/dev/null", "w", os.O_WRONLY)),
+        ("os.mkdir", (str(tmp_path), 0o777, -1)),
+        ("shutil.rmtree", ("new", None)),
+        ("import", ("os",)),
+    ]
+    for event, args in allowed:
+        files.check(event, args)
