@@ -1,12 +1,15 @@
 """How many rounds of messages a save takes: each is a wait for all processes."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accel import Accelerator
+from accel.tracking import GeneralTracker
 from accel.utils import ProjectConfiguration
+from accel_checkpoint import CheckpointError
 from accel_testing import MakePool
 from torch import nn
 from torch.optim import AdamW
@@ -98,3 +101,35 @@ def test_random_numbers_go_to_the_rank_that_writes_and_to_no_other(world: MakePo
         assert exchanged < 1000
         assert gathers == 1
         assert (gathered > 10_000) == (rank == 0)
+
+
+class OddTracker(GeneralTracker):
+    """A tracker whose state JSON has not."""
+
+    name = "odd"
+    requires_logging_directory = False
+
+    @property
+    def tracker(self) -> None:
+        return None
+
+    def start(self) -> None: ...
+
+    def log(self, values: Any, step: int | None = None, **kwargs: Any) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"began": datetime.now(), "next_step": 0}
+
+
+def odd_state(folder: str) -> str:
+    accelerator = Accelerator(cpu=True, log_with=OddTracker())
+    accelerator.init_trackers("odd")
+    with pytest.raises(CheckpointError) as refused:
+        accelerator.save_state(folder)
+    accelerator.wait_for_everyone()  # no rank is left in the save
+    return str(refused.value)
+
+
+def test_a_state_of_a_tracker_that_json_has_not_is_told_on_all(world: MakePool, tmp_path: Path) -> None:
+    for words in world(2).run(odd_state, str(tmp_path / "checkpoint")):
+        assert "rank 0: what the checkpoint is to say of the run: TypeError: Object of type datetime" in words

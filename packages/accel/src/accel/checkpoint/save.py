@@ -106,17 +106,18 @@ class StateSaver:
             contents = self._contents(models, weights, max_shard_size, by_all=by_all)
         ranks_that_write = self._processes.run.topology.local_world_size if by_all else 1
         statement["problems"] += contents.problems or self._room(contents.size * ranks_that_write)
-        main = bool(self._processes.is_main_process)
+        about = list[str]()
+        if self._processes.is_main_process:  # a tracker may give what JSON has not
+            words = "what the checkpoint is to say of the run: "
+            statement["problems"] += problems_of(lambda: about.append(json.dumps(self._about())), words)
         rng = json.dumps(encode({"generators": process_rng.capture(self._processes.run.device)})).encode()
-        told = self._consensus.exchange(
-            "save_state: begin", statement | {"rng_bytes": len(rng), "about": self._about() if main else None}
-        )
+        told = self._consensus.exchange("save_state: begin", statement | {"rng_bytes": len(rng), "about": about})
         target = self._settled(told, job)
         writers = sorted({said["request"]["writer"] for said in told})
         rng_states = self._consensus.gather(writers, rng, [said["rng_bytes"] for said in told])
-        about = told[0]["about"]  # the same on all machines that write one each
+        said_of_run = json.loads(told[0]["about"][0])  # the same on all machines that write one each
         stage = job.stage if job is not None else None
-        job = SaveJob(target, told[self._writer]["tag"], self._writes, contents, about, rng_states, stage)
+        job = SaveJob(target, told[self._writer]["tag"], self._writes, contents, said_of_run, rng_states, stage)
         self._by_all = by_all
         name = f"save/{told[0]['tag']}"
         work = partial(self._write_part, name) if by_all else partial(self._write_whole, name, writers)
