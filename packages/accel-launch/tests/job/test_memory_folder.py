@@ -68,6 +68,7 @@ def in_memory(folder: Path, project: Path, *numbers: int) -> Path:
     project.mkdir(exist_ok=True)
     kept = folder / "project"
     kept.mkdir()
+    (project / f".{folder.name}").touch()
     (kept / "project.json").write_text(json.dumps({"checkpoints": str(project / "checkpoints")}))
     for number in numbers:
         save(kept / "checkpoints", number)
@@ -175,13 +176,47 @@ def test_a_damaged_checkpoint_in_memory_is_not_moved(tmp_path: Path, place: Path
     assert "is damaged" in said[0]
 
 
-def test_a_project_that_the_user_has_removed_gets_none(tmp_path: Path, place: Path) -> None:
-    project = tmp_path / "project"
-    with with_memory(placed(tmp_path, place), pytest.fail) as (mine, ended):
-        in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 9)
-        shutil.rmtree(project)
+@pytest.mark.parametrize("another", [True, False])
+def test_only_the_project_itself_gets_it_and_else_it_stays(another: bool, tmp_path: Path, place: Path) -> None:
+    """Another container may have another project at the path, and a disk may be away for a while."""
+    project, away, said = tmp_path / "project", tmp_path / "away", list[str]()
+    dead = dead_folder(place)
+    in_memory(dead, project, 9)
+    project.rename(away)
+    if another:
+        project.mkdir()
+    for _ in range(2):
+        with with_memory(placed(tmp_path, place), said.append) as (_, ended):
+            ended(JobResult(2))
+    assert steps_of(project) == []
+    assert project.exists() is another
+    assert len(said) == 2  # each launch tries again, and says where it is
+    assert all(words.startswith("accel: the newest checkpoint in memory could not be moved") for words in said)
+    assert all(f"it stays in {dead}/project, " in words for words in said)
+    shutil.rmtree(project, ignore_errors=True)
+    away.rename(project)
+    end_dead_folders(place, lambda words: None)
+    assert steps_of(project) == [9]
+    assert list(place.iterdir()) == []
+    assert [path.name for path in project.iterdir()] == ["checkpoints"]
+
+
+@pytest.mark.parametrize("lacks", ["room", "package"])
+def test_the_only_copy_stays_if_it_cannot_be_moved(
+    lacks: str, tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, said = tmp_path / "project", list[str]()
+    with with_memory(placed(tmp_path, place), said.append) as (mine, ended):
+        folder = Path(mine.environ[MEMORY_CHECKPOINTS])
+        kept = in_memory(folder, project, 9)
+        if lacks == "package":
+            monkeypatch.setattr("accel_launch.memory.rescue.find_spec", lambda name: None)
+        else:
+            (project / "checkpoints").touch()  # as a disk that refuses
         ended(FAILED)
-    assert not project.exists()
+    assert (kept / "checkpoint_9").is_dir()
+    assert len(said) == 1
+    assert f"it stays in {folder}/project, " in said[0]
 
 
 def test_the_next_launcher_ends_the_folder_of_a_dead_one(tmp_path: Path, place: Path) -> None:
@@ -240,7 +275,7 @@ def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(
             for number in disk:
                 save(project / "checkpoints", number)
             for path in (project, project / "checkpoints")[: 1 + len(disk)]:
-                assert inspect("ls", [str(path)], in_memory_of(path)) == 0
+                assert inspect("ls", path, in_memory_of(path)) == 0
                 listed = [line[:24].strip() for line in capsys.readouterr().out.splitlines()]
                 on_disk = [f"checkpoint_{number}" for number in disk]
                 assert listed == ["", *on_disk, "checkpoint_4 (memory)", "checkpoint_9 (memory)"]

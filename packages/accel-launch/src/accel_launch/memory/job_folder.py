@@ -47,7 +47,8 @@ def memory_place(named: str | None, mounts: Path = Path("/proc/mounts")) -> Path
 def with_memory(job: Job, say: Callable[[str], None]) -> Iterator[tuple[Job, Callable[[JobResult], None]]]:
     """Yield the job with a folder for checkpoints in memory, and a function that takes how the job has ended.
 
-    The folder is gone after the block. Unless the job has succeeded, its newest checkpoint is on the disk then.
+    The folder is gone after the block. Unless the job has succeeded, its newest checkpoint is on the disk then, or the
+    folder stays.
 
     Args:
         job: Job to run.
@@ -65,10 +66,7 @@ def with_memory(job: Job, say: Callable[[str], None]) -> Iterator[tuple[Job, Cal
     try:
         yield replace(job, environ={**job.environ, MEMORY_CHECKPOINTS: str(folder)}), ends.append
     finally:
-        if any(result.code == 0 for result in ends):
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            end_folder(folder, say)
+        end_folder(folder, say, well=any(result.code == 0 for result in ends))
         os.close(lock)
 
 
@@ -94,19 +92,29 @@ def _made_for(job: Job, say: Callable[[str], None]) -> tuple[Path, int] | None:
     raise CannotRun("accel launch", [f"{option}: {why}"])
 
 
-def end_folder(folder: Path, say: Callable[[str], None]) -> None:
+def end_folder(folder: Path, say: Callable[[str], None], *, well: bool = False) -> None:
     """Move the newest checkpoint of each project to the disk if the disk has an older one, and remove the folder.
+
+    What could not be moved stays, with the folder.
 
     Args:
         folder: Folder of a launcher that ends, or is dead.
         say: Prints a line.
+        well: The job has succeeded, and nothing is to be moved.
     """
-    for project in sorted(folder.glob("*/")):
-        if any(project.glob("checkpoints/*")):
-            from accel_launch.memory.rescue import rescue
+    from accel_launch.memory.rescue import mark_of, project_of, rescue
 
-            rescue(project, say)
-    shutil.rmtree(folder, ignore_errors=True)
+    stays = False
+    for kept in sorted(folder.glob("*/")):
+        if well or not any(kept.glob("checkpoints/*")) or rescue(kept, say):
+            if (project := project_of(kept)) is not None:
+                with suppress(OSError):
+                    mark_of(kept, project).unlink()
+            shutil.rmtree(kept, ignore_errors=True)
+        else:
+            stays = True
+    if not stays:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def end_dead_folders(place: Path, say: Callable[[str], None]) -> None:
@@ -125,10 +133,10 @@ def end_dead_folders(place: Path, say: Callable[[str], None]) -> None:
                     end_folder(folder, say)
                 finally:
                     os.close(lock)
-            elif seen is None:
+                break  # what could not be moved stays
+            if seen is None:
                 break
-            else:  # its orphan killer, or another launcher, is about to end it
-                time.sleep(0.05)
+            time.sleep(0.05)  # its orphan killer, or another launcher, is about to end it
 
 
 def end_after_launcher(folder: Path) -> None:

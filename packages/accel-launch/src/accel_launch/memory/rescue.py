@@ -11,31 +11,32 @@ from pathlib import Path
 PROJECT, CHECKPOINTS = "project.json", "checkpoints"
 
 
-def rescue(folder: Path, say: Callable[[str], None]) -> Path | None:
-    """Move the newest whole checkpoint of a project in memory to its disk, and return its new path.
-
-    Nothing is moved if the project has a newer one, or is gone.
+def rescue(folder: Path, say: Callable[[str], None]) -> bool:
+    """Move the newest whole checkpoint of a project in memory to its disk, unless the project has a newer one.
 
     Args:
         folder: Folder of the project in the folder of a launcher.
         say: Prints a line.
-    """
-    if find_spec("accel_checkpoint") is None:
-        return None
-    from accel_checkpoint import CheckpointError
-    from accel_checkpoint.retention import copy_newest
 
+    Returns:
+        False if that could not be done, and what is in memory may be the only copy.
+    """
     project = project_of(folder)
-    if project is None or not project.parent.is_dir():
-        return None
+    stays = f"; it stays in {folder}, and each launch on this machine tries again until it is removed"
     try:
+        if project is None or not mark_of(folder, project).exists():
+            raise FileNotFoundError("this is not the project that it was taken for, or the disk is not there")
+        if find_spec("accel_checkpoint") is None:
+            raise ModuleNotFoundError("package accel-checkpoint is not installed")
+        from accel_checkpoint.retention import copy_newest
+
         moved = copy_newest(folder / CHECKPOINTS, project)
-    except (CheckpointError, OSError) as error:
-        say(f"accel: the newest checkpoint in memory could not be moved to {project}: {error}")
-        return None
+    except Exception as error:  # noqa: BLE001 - whatever fails, the only copy is to stay
+        say(f"accel: the newest checkpoint in memory could not be moved to {project}: {error}{stays}")
+        return False
     if moved is not None:
         say(f"accel: the newest checkpoint in memory was moved to {moved}")
-    return moved
+    return True
 
 
 def project_of(folder: Path) -> Path | None:
@@ -44,6 +45,16 @@ def project_of(folder: Path) -> Path | None:
         return Path(json.loads((folder / PROJECT).read_text(encoding="utf-8"))[CHECKPOINTS])
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def mark_of(folder: Path, project: Path) -> Path:
+    """Return the file by which a project is known as that of a folder in memory: another container may have its path.
+
+    Args:
+        folder: Folder of the project in the folder of a launcher.
+        project: Folder of the checkpoints of the project.
+    """
+    return project.parent / f".{folder.parent.name}"
 
 
 def in_memory_of(path: Path) -> list[Path]:
