@@ -1,6 +1,5 @@
 """The folder for checkpoints in memory: where it is made, who has it, and what is left of it."""
 
-import fcntl
 import json
 import os
 import re
@@ -94,8 +93,9 @@ def dead_folder(place: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
 def test_the_place_is_a_tmpfs_or_none(kind: str, tmp_path: Path) -> None:
+    """Whatever bytes there are in the names of other mount points."""
     mounts = tmp_path / "mounts"
-    mounts.write_text(f"disk / ext4 rw 0 0\nshm /dev/shm {kind} rw 0 0\n")
+    mounts.write_bytes(b"disk /caf\xe9 ext4 rw 0 0\nodd\n" + f"shm /dev/shm {kind} rw 0 0\n".encode())
     expected = Path("/dev/shm") if kind == "tmpfs" and os.access("/dev/shm", os.W_OK) else None
     assert memory_place(None, mounts) == expected
     assert memory_place(None, tmp_path / "absent") is None
@@ -250,12 +250,19 @@ def test_two_jobs_at_once_in_one_project_leave_each_other_alone(tmp_path: Path, 
     assert steps_of(project) == [4]
 
 
-def test_folders_of_others_are_no_folders_of_jobs(place: Path) -> None:
-    place.mkdir()
-    name = f"accel-memory-{os.getuid()}-1-2-3-x"
-    (place / name).mkdir(mode=0o755)
-    (place / f"{name}y").symlink_to(place)
-    assert job_folders(place) == []
+def test_only_folders_that_a_launcher_has_made_are_those_of_jobs(place: Path) -> None:
+    """Others may have a name that looks alike, and a folder with the rights of others is another user's."""
+    dead = dead_folder(place)
+    for name in ("accel-memory-0-run-7-lr-1e3", f"{dead.name}-old", dead.name[:-1] + "-"):
+        (place / name).mkdir(mode=0o700)
+        (place / name / ".of-a-launcher").touch()
+    for name, mode in ((dead.name[:-8] + "no_mark_", 0o700), (dead.name[:-8] + "of_all__", 0o755)):
+        (place / name).mkdir(mode=mode)
+    (place / (dead.name[:-8] + "link____")).symlink_to(dead)
+    before = set(place.iterdir())
+    assert job_folders(place) == [dead]
+    end_dead_folders(place, pytest.fail)
+    assert set(place.iterdir()) == before - {dead}
 
 
 def test_the_folder_of_a_launcher_around_this_one_is_not_passed_on(tmp_path: Path) -> None:
@@ -283,15 +290,29 @@ def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(
     assert in_memory_of(project) == []
 
 
-@pytest.mark.parametrize("locked", [True, False])
-def test_a_launcher_in_another_container_is_judged_by_its_lock(locked: bool, place: Path) -> None:
-    """Containers may share memory, and see no processes of each other."""
-    place.mkdir()
-    folder = place / f"accel-memory-{os.getuid()}-1-2-3-x"
-    folder.mkdir(mode=0o700)
-    descriptor = os.open(folder, os.O_RDONLY)
-    if locked:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+def test_the_folder_of_another_host_is_left_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines may share the folder that a user names, and containers memory; neither sees the other's processes."""
+    monkeypatch.setattr("accel_launch.memory.job_folder.own_host", lambda: "another")
+    dead = dead_folder(place)
     end_dead_folders(place, pytest.fail)
-    assert folder.exists() is locked
-    os.close(descriptor)
+    assert dead.is_dir()
+    monkeypatch.undo()
+    end_dead_folders(place, pytest.fail)
+    assert not dead.exists()
+
+
+def test_a_launch_that_asks_for_nothing_never_ends_by_memory(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ValueError("odd")
+
+    said = list[str]()
+    with monkeypatch.context() as patch:
+        patch.setattr("accel_launch.memory.job_folder.end_dead_folders", fails)
+        with with_memory(job(tmp_path), pytest.fail) as (same, _):
+            assert MEMORY_CHECKPOINTS not in same.environ
+    with with_memory(placed(tmp_path, place), said.append) as (_, ended):
+        monkeypatch.setattr("accel_launch.memory.job_folder.end_folder", fails)
+        ended(FAILED)
+    assert [words.rpartition(": ")[2] for words in said] == ["odd"]

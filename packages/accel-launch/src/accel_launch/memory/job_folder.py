@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import re
 import shutil
 import stat
 import sys
@@ -14,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from accel_comm.status_store import own_host
 from accel_state.environ import MEMORY_CHECKPOINTS
 from accel_state.errors import CannotRun
 
@@ -22,6 +25,9 @@ from accel_launch.job.plan import words_of
 from accel_launch.report.job_result import JobResult
 
 SHARED_MEMORY = Path("/dev/shm")
+#: the name of a folder, and the file that a launcher makes first in it: nothing else is ever removed
+NAME = re.compile(r"accel-memory-(?P<host>[0-9a-f]{12})-(?P<pid>\d+)-(?P<start>\d+|runs)-[a-z0-9_]{8}")
+MARKER = ".of-a-launcher"
 #: seconds that a launcher waits for another process to end the folder of a dead launcher
 ENDING_S = 60.0
 
@@ -36,8 +42,9 @@ def memory_place(named: str | None, mounts: Path = Path("/proc/mounts")) -> Path
     if named is not None:
         return Path(named).absolute()
     with suppress(OSError):
-        for line in mounts.read_text().splitlines():
-            _, point, kind, *_ = line.split()
+        # a mount point may have any bytes
+        for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").split("\n"):
+            _, point, kind, *_ = [*line.split(), "", "", ""]
             if Path(point) == SHARED_MEMORY and kind == "tmpfs" and os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
                 return SHARED_MEMORY
     return None
@@ -66,7 +73,10 @@ def with_memory(job: Job, say: Callable[[str], None]) -> Iterator[tuple[Job, Cal
     try:
         yield replace(job, environ={**job.environ, MEMORY_CHECKPOINTS: str(folder)}), ends.append
     finally:
-        end_folder(folder, say, well=any(result.code == 0 for result in ends))
+        try:
+            end_folder(folder, say, well=any(result.code == 0 for result in ends))
+        except Exception as error:  # noqa: BLE001 - the exit code is that of the job
+            say(f"accel: the folder {folder} of checkpoints in memory could not be ended: {error}")
         os.close(lock)
 
 
@@ -84,7 +94,7 @@ def _made_for(job: Job, say: Callable[[str], None]) -> tuple[Path, int] | None:
         try:
             end_dead_folders(place, say)
             return _make(place)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - a launch that has not asked for them must not end by them
             why = f"no folder can be made in {place}: {error}"
     if asked is None and settings.memory_checkpoint_dir is None:
         return None
@@ -126,7 +136,7 @@ def end_dead_folders(place: Path, say: Callable[[str], None]) -> None:
     """
     for folder in job_folders(place):
         until = time.monotonic() + ENDING_S
-        while (seen := _is_dead(folder)) is not False and time.monotonic() < until:
+        while _is_dead(folder) and time.monotonic() < until:
             lock = _lock(folder)
             if lock is not None:
                 try:
@@ -134,8 +144,6 @@ def end_dead_folders(place: Path, say: Callable[[str], None]) -> None:
                 finally:
                     os.close(lock)
                 break  # what could not be moved stays
-            if seen is None:
-                break
             time.sleep(0.05)  # its orphan killer, or another launcher, is about to end it
 
 
@@ -154,10 +162,11 @@ def end_after_launcher(folder: Path) -> None:
 def job_folders(place: Path) -> list[Path]:
     """Return the folders of jobs of this user, of those that run and of others."""
     found = []
-    for path in place.glob(f"{_prefix()}*-*-*-*"):
+    for path in place.glob("accel-memory-*"):
         with suppress(OSError):
             status = path.lstat()
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+            mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+            if mine and NAME.fullmatch(path.name) and (path / MARKER).exists():
                 found.append(path)
     return sorted(found)
 
@@ -166,9 +175,9 @@ def _make(place: Path) -> tuple[Path, int]:
     """Make a folder of this process, and return it with its lock, which other processes see."""
     if place != SHARED_MEMORY:
         place.mkdir(parents=True, exist_ok=True)
-    folder = Path(
-        tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-{_start_of(os.getpid())}-{_process_space()}-", dir=place)
-    )
+    prefix = f"accel-memory-{_host()}-{os.getpid()}-{_start_of(os.getpid())}-"
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+    (folder / MARKER).touch()
     lock = _lock(folder)
     if lock is None:
         raise OSError(errno.EAGAIN, "another process has locked the folder that was just made", str(folder))
@@ -191,31 +200,24 @@ def _lock(folder: Path) -> int | None:
     return descriptor
 
 
-def _prefix() -> str:
-    return f"accel-memory-{os.getuid()}-"
-
-
-def _is_dead(folder: Path) -> bool | None:
-    """Return whether a folder is there and its launcher is not, or None if only the lock can tell."""
-    pid, start, space, _ = folder.name.removeprefix(_prefix()).split("-", 3)
-    if not folder.is_dir():
+def _is_dead(folder: Path) -> bool:
+    """Return whether a folder is there and its launcher is not. The processes of another host cannot be seen."""
+    named = NAME.fullmatch(folder.name)
+    if named is None or named["host"] != _host() or not folder.is_dir():
         return False
-    return _start_of(int(pid)) != start if space == _process_space() else None
+    return _start_of(int(named["pid"])) != named["start"]
 
 
-def _process_space() -> str:
-    """Return a number for the processes that this process sees: containers may share memory, and no processes."""
-    try:
-        return str(os.stat("/proc/self/ns/pid").st_ino)
-    except OSError:
-        return "0"
+def _host() -> str:
+    """Return a name of this machine, and of the processes of it that this process sees."""
+    return hashlib.sha256(own_host().encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 def _start_of(pid: int) -> str:
     """Return when a process has started, in ticks since the start of the system, or "gone"."""
     if sys.platform == "linux":
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="surrogateescape").rpartition(")")[2].split()
         except OSError:
             return "gone"
         return "gone" if fields[0] == "Z" else fields[19]
