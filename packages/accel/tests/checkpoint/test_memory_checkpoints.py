@@ -5,6 +5,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -335,3 +336,52 @@ def test_no_checkpoint_is_taken_inside_of_local_steps(
         training.run(20)
     assert kept(memory) == []
     assert [record.getMessage() for record in caplog.records if "inside of LocalSGD" in record.getMessage()]
+
+
+def test_a_loop_that_reads_a_window_at_once_loses_no_sample(
+    tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if another checkpoint is written when the first batch of the window is asked for."""
+    training = Training(tmp_path, 1, gradient_accumulation_steps=2)
+    kept_in_memory: Any = training.accelerator.checkpoints.memory
+    asks = list[bool]()
+
+    def busy(saver: Any) -> bool:
+        asks.append(True)
+        return len(asks) == 1
+
+    monkeypatch.setattr(type(kept_in_memory._saver), "busy", property(busy))
+    batches, positions = iter(training.loader), list[Any]()
+    for _ in range(4):
+        window = [next(batches), next(batches)]
+        training.settled()
+        positions.append(steps_of(memory))
+        for (inputs,) in window:
+            with training.accelerator.accumulate(training.model):
+                training.accelerator.backward(training.model(inputs).square().mean())
+                training.optimizer.step()
+                training.optimizer.zero_grad()
+    assert positions == [[], [], [2], [2, 3]]
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+def test_a_loop_that_reads_ahead_takes_no_checkpoint_and_is_told(
+    threaded: bool, tmp_path: Path, memory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    training = Training(tmp_path, 1)
+    batches: Any = iter(training.loader)
+    with ThreadPoolExecutor(1) as pool:
+        ahead = pool.submit(next, batches).result() if threaded else next(batches)
+        for _ in range(5):
+            (inputs,) = ahead
+            if not threaded:
+                ahead = next(batches)
+            with training.accelerator.accumulate(training.model):
+                training.accelerator.backward(training.model(inputs).square().mean())
+                training.optimizer.step()
+                training.optimizer.zero_grad()
+            if threaded:
+                ahead = pool.submit(next, batches).result()
+            training.settled()
+    assert kept(memory) == []
+    assert len([record for record in caplog.records if "before they are trained on" in record.getMessage()]) == 1

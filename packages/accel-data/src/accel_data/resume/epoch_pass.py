@@ -23,6 +23,7 @@ class EpochPass:
         at_step: The position at the newest optimizer step.
         in_micro_batch: Whether a batch of the pass was in a micro-batch.
         batches: Batches since the last micro-batch began.
+        ahead: Batches that were read before the last micro-batch began, beside one for each micro-batch.
         side_by_side: Micro-batches in a row with one batch of the pass each, as of loaders that are read side by side.
         inner: Whether the pass began inside of another that is read so: an evaluation, or a loader begun again and
             again.
@@ -37,6 +38,7 @@ class EpochPass:
     at_step: Any = None
     in_micro_batch: bool = False
     batches: int = 0
+    ahead: int = 0
     side_by_side: int = 0
     inner: bool = False
     family: Any = None
@@ -59,9 +61,16 @@ class EpochPass:
         """
         alike = self.batches == 1
         ends = self.last and not self.inner and (active or (alike and self.side_by_side > 0))
+        if not alike:
+            self.ahead = max(self.ahead + self.batches - 1, 0)
         self.side_by_side, self.batches = self.side_by_side + 1 if alike else 0, 0
         self.in_micro_batch = active or self.in_micro_batch
         return ends
+
+    @property
+    def reads_ahead(self) -> bool:
+        """True if micro-batches are counted, and more batches were read than micro-batches have begun."""
+        return self.in_micro_batch and self.ahead + self.batches > 0
 
     def note_step(self) -> None:
         """Note that an optimizer step is due, which sees all batches until now."""

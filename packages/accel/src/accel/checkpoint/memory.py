@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -29,6 +30,10 @@ from accel.configuration import ProjectConfiguration
 logger = logging.getLogger("accel")
 #: how many are kept; while one more is written, there is room for all
 KEPT = 2
+AHEAD = (
+    "batches were read before they are trained on, or left out, and would be missing after it; ask the prepared loader"
+    " for a batch in the thread that trains, when the step before is over"
+)
 #: the note by which the launcher finds the project of the checkpoints
 PROJECT = "project.json"
 
@@ -75,7 +80,7 @@ class MemoryCheckpoints:
         )
         #: whether the script resumes, and whether it was said what checkpoints need
         self.resumes = self._said = False
-        self._pid, self._off = os.getpid(), False
+        self._pid, self._thread, self._off = os.getpid(), threading.get_ident(), False
         #: the steps that were over when each loader was asked for a batch the last time, and the loaders of training
         self._steps_at: dict[object, int] = {}
         self._trains: set[object] = set()
@@ -131,7 +136,7 @@ class MemoryCheckpoints:
 
     def resumed(self) -> None:
         """Note that the script resumes, so that checkpoints help it."""
-        self.resumes = True
+        self.resumes, self._thread = True, threading.get_ident()
         self._clock.begin(self._steps)
 
     def before_batch(self, asked: EpochPass, first: bool) -> None:
@@ -149,13 +154,18 @@ class MemoryCheckpoints:
         """
         if self._off or os.getpid() != self._pid:  # a fork has a loop of its own
             return
+        if threading.get_ident() != self._thread:
+            self._consensus.warn_once(f"no checkpoints are kept in memory: {AHEAD}")
+            return
         step, loader = self._steps, asked.family
         before, self._steps_at[loader] = self._steps_at.get(loader), step
-        if not first and before is not None and step > before:
+        # a script may read all batches of a window, and then train: only the first is asked for when nothing is left
+        stepped = before is not None and step > before
+        if stepped and not first:
             self._trains.add(loader)
         training = self._registry.training
         accumulation = self._registry.components.accumulation
-        if loader not in self._trains or not self._clock.asks(step) or accumulation.waiting:
+        if not stepped or loader not in self._trains or not self._clock.asks(step) or accumulation.waiting:
             return
         if training.local_only or (training.joining and self._processes.num_processes > 1):
             self._consensus.warn_once(
@@ -170,8 +180,12 @@ class MemoryCheckpoints:
                 " accelerator.resume(); call it after prepare, before the loop"
             )
             return
-        told = self._consensus.exchange("checkpoint in memory: due", [self._clock.elapsed_s, self._saver.busy])
-        if self._clock.due(step, max(elapsed_s for elapsed_s, _ in told)) and not any(busy for _, busy in told):
+        told = self._consensus.exchange(
+            "checkpoint in memory: due", [self._clock.elapsed_s, self._saver.busy, asked.reads_ahead]
+        )
+        if any(ahead for _, _, ahead in told):
+            self._consensus.warn_once(f"a checkpoint is not kept in memory: {AHEAD}")
+        elif self._clock.due(step, max(elapsed_s for elapsed_s, _, _ in told)) and not any(busy for _, busy, _ in told):
             self._save()
             self._clock.begin(step)
 
