@@ -265,10 +265,17 @@ def test_only_folders_that_a_launcher_has_made_are_those_of_jobs(place: Path) ->
     assert set(place.iterdir()) == before - {dead}
 
 
-def test_the_folder_of_a_launcher_around_this_one_is_not_passed_on(tmp_path: Path) -> None:
+def test_checkpoints_of_a_launcher_around_this_one_are_not_passed_on(tmp_path: Path) -> None:
+    """Neither its folder, nor what it was told in the environment."""
     (tmp_path / "script.py").touch()
-    environ = {MEMORY_CHECKPOINTS: "/elsewhere"}
-    assert MEMORY_CHECKPOINTS not in read_job(resolve_options([str(tmp_path / "script.py")], environ)).environ
+    told = {"ACCEL_MEMORY_CHECKPOINT_EVERY": "5", "ACCEL_MEMORY_CHECKPOINT_DIR": str(tmp_path / "place")}
+    ranks = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    environ = {MEMORY_CHECKPOINTS: "/elsewhere", **told, **ranks}
+    with with_memory(read_job(resolve_options([str(tmp_path / "script.py")], environ)), pytest.fail) as (inside, _):
+        assert inside.alone
+        assert inside.environ == ranks
+    own = ["--memory_checkpoint_every", "5", str(tmp_path / "script.py")]
+    refused(read_job(resolve_options(own, environ)), "another launcher has started this one")
 
 
 def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from accel_state.environ import MEMORY_CHECKPOINTS
 from accel_state.errors import CannotRun
+from click.core import ParameterSource
 
 from accel_launch.cli.launch_command import ResolvedOptions
-from accel_launch.cli.options import LaunchSettings
+from accel_launch.cli.options import BY_NAME, LaunchSettings
 from accel_launch.config.option_entries import sharding_problems
 from accel_launch.job.plan import (
     HostInfo,
@@ -27,6 +28,9 @@ from accel_launch.job.plan import (
 from accel_launch.job.script_check import script_problem
 from accel_launch.job.visible_devices import visible_devices
 from accel_launch.nodes.node_spec import NodeSpec, find_node
+
+#: the options of checkpoints in memory
+IN_MEMORY = ("memory_checkpoint_every", "memory_checkpoint_dir")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,12 @@ def read_job(options: ResolvedOptions) -> Job:
         CannotRun: The job cannot start. The error lists every problem.
     """
     settings, host = options.settings, this_host(options.environ)
-    # that of a launcher around this one is not for these processes
-    environ = {name: value for name, value in options.environ.items() if name != MEMORY_CHECKPOINTS}
+    environ = dict(options.environ)
+    if MEMORY_CHECKPOINTS in environ:  # a launcher around this one has them: they are not for these processes
+        inherited = [name for name in IN_MEMORY if settings.origin(name) is ParameterSource.ENVIRONMENT]
+        settings = replace(settings, **dict.fromkeys(inherited))
+        for name in (MEMORY_CHECKPOINTS, *(BY_NAME[name].envvar for name in inherited)):
+            del environ[name]
     problems = [
         *options.problems,
         *(
