@@ -385,3 +385,26 @@ def test_a_loop_that_reads_ahead_takes_no_checkpoint_and_is_told(
             training.settled()
     assert kept(memory) == []
     assert len([record for record in caplog.records if "before they are trained on" in record.getMessage()]) == 1
+
+
+def test_a_checkpoint_in_memory_is_not_held_by_a_slow_tracker(
+    tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And leaves the step alone that a save behind is recorded at."""
+    training = Training(tmp_path, 2, log_with="local")
+    tracking: Any = training.accelerator.checkpoints._tracking
+    training.accelerator.init_trackers("run")
+    training.accelerator.log({"loss": 1.0}, step=7)
+    training.accelerator.save_state()
+    saved_at = tracking._saved_at
+    training.accelerator.log({"loss": 1.0}, step=8)
+    patience_s = list[float]()
+    monkeypatch.setattr(type(tracking._pumps[0]), "flush", lambda pump, timeout_s: patience_s.append(timeout_s))
+    training.run(4)
+    training.settled()
+    assert [list(manifest.about["trackers"]) for manifest in kept(memory)] == [["local"]]
+    assert (saved_at, tracking._saved_at) == ({"step": 7}, saved_at)
+    assert len(patience_s) == 1
+    assert patience_s[0] <= 1
+    monkeypatch.undo()
+    training.accelerator.end_training()

@@ -67,7 +67,7 @@ class Checkpointer:
         self._as_accelerate = as_accelerate
         #: the checkpoints in memory, or None if nobody asks for them
         self.memory = MemoryCheckpoints.of(
-            processes, self._consensus, registry, project, tracking.states, process_environ()
+            processes, self._consensus, registry, project, tracking.states_soon, process_environ()
         )
         memories = None if self.memory is None else MachineMemories(processes, self._consensus, self.memory.folder)
         self._loader = StateLoader(processes, self._consensus, registry, project, tracking, memories)

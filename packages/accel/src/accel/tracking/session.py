@@ -27,6 +27,8 @@ logger = logging.getLogger("accel")
 PerTracker = Mapping[str, Mapping[str, Any]]
 #: seconds that a checkpoint, or the end of training, waits for trackers
 PATIENCE_S = 60.0
+#: seconds that a checkpoint waits for them which is one of many
+SHORT_PATIENCE_S = 1.0
 
 
 def _checked(method: str, step: Any, own: Any) -> tuple[int | None, PerTracker]:
@@ -238,10 +240,22 @@ class TrackingSession:
     def states(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the trackers, when they have all that was logged before."""
         self.flush("save_state")
-        # only this process writes the checkpoint: trackers that every process has would all go on in its run
-        states = {tracker.name: self._state(tracker) for tracker in self.trackers if tracker.main_process_only}
+        states = self._states()
         steps = [state["next_step"] - 1 for state in states.values() if "next_step" in state]
         self._saved_at = {"step": max(*steps, 0)} if steps else {}
+        return states
+
+    def states_soon(self) -> dict[str, Any]:
+        """Return the same for one of many checkpoints, which waits a second at most: a slow tracker must not hold all.
+
+        What a tracker has not by then, its record lacks if the run goes on from this checkpoint.
+        """
+        self._flushed(SHORT_PATIENCE_S)
+        return self._states()
+
+    def _states(self) -> dict[str, Any]:
+        # only this process writes the checkpoint: trackers that every process has would all go on in its run
+        states = {tracker.name: self._state(tracker) for tracker in self.trackers if tracker.main_process_only}
         return {name: state for name, state in states.items() if state}
 
     def _state(self, tracker: GeneralTracker) -> Mapping[str, Any]:
@@ -309,10 +323,13 @@ class TrackingSession:
         Args:
             what: The call that waits, for the warning.
         """
-        until = time.monotonic() + PATIENCE_S
-        # all are asked, also when the patience is gone
-        if not all([pump.flush(max(until - time.monotonic(), 0)) for pump in self._pumps]):
+        if not self._flushed(PATIENCE_S):
             logger.warning("%s: trackers did not take in %s s what was logged, and get it later", what, PATIENCE_S)
+
+    def _flushed(self, patience_s: float) -> bool:
+        until = time.monotonic() + patience_s
+        # all are asked, also when the patience is gone
+        return all([pump.flush(max(until - time.monotonic(), 0)) for pump in self._pumps])
 
     def end(self) -> None:
         """End the runs of the trackers, when they have all that was logged, and warn of what they have not."""
