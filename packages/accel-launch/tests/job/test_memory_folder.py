@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,27 @@ folder, lock = _make(pathlib.Path(sys.argv[1]))
 print(folder, flush=True)
 sys.stdin.read()
 os.kill(os.getpid(), signal.SIGKILL)
+"""
+#: makes a folder as a launcher does, and is killed when its input ends, in a pause after a start or inside of a start
+WAITS = """\
+import os, pathlib, signal, sys, tempfile, time
+from accel_launch.cli.launch_command import resolve_options
+from accel_launch.job.job import read_job
+from accel_launch.memory.job_folder import with_memory
+from accel_launch.supervise.orphan_killer import orphan_killer
+from accel_launch.supervise.process_tree import adopt_orphans, end_job
+_, script, place, inside = sys.argv
+with with_memory(read_job(resolve_options(["--cpu", "--memory_checkpoint_dir", place, script], {})), print) as (job, _):
+    adopt_orphans()
+    began, start = time.time(), pathlib.Path(tempfile.mkdtemp())
+    with orphan_killer(start):
+        print(job.environ["ACCEL_MEMORY_CHECKPOINTS"], flush=True)
+        if inside:
+            sys.stdin.read()
+            os.kill(os.getpid(), signal.SIGKILL)
+    end_job(start, since=began)
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -234,6 +256,24 @@ def test_the_orphan_killer_ends_the_folder_of_its_launcher(tmp_path: Path, place
     in_memory(dead, tmp_path / "project", 4)
     end_after_launcher(dead)
     assert not dead.exists()
+    assert steps_of(tmp_path / "project") == [4]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_launcher_that_is_killed_between_two_starts_leaves_the_newest(
+    inside: bool, tmp_path: Path, place: Path
+) -> None:
+    """Also after a start has failed, whose orphans are ended; and inside of a start its processes end first."""
+    (tmp_path / "script.py").touch()
+    command = [sys.executable, "-c", WAITS, str(tmp_path / "script.py"), str(place), "inside" if inside else ""]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        folder = Path(launcher.stdout.readline().strip())
+        in_memory(folder, tmp_path / "project", 4)
+    until = time.monotonic() + 60
+    while folder.exists():
+        assert time.monotonic() < until, "nobody has ended the folder"
+        time.sleep(0.02)
     assert steps_of(tmp_path / "project") == [4]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from accel_state.environ import MEMORY_CHECKPOINTS
 from accel_state.errors import CannotRun
@@ -109,7 +110,8 @@ def read_job(options: ResolvedOptions) -> Job:
     environ = dict(options.environ)
     if MEMORY_CHECKPOINTS in environ:  # a launcher around this one has them: they are not for these processes
         inherited = [name for name in IN_MEMORY if settings.origin(name) is ParameterSource.ENVIRONMENT]
-        settings = replace(settings, **dict.fromkeys(inherited))
+        nothing: dict[str, Any] = dict.fromkeys(inherited)
+        settings = replace(settings, **nothing)
         for name in (MEMORY_CHECKPOINTS, *(BY_NAME[name].envvar for name in inherited)):
             del environ[name]
     problems = [

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from accel_state.environ import MEMORY_CHECKPOINTS, PROGRESS
+from accel_state.environ import PROGRESS
 from accel_state.errors import CannotRun
 from accel_state.exit_codes import STOPPED
 
@@ -131,8 +131,7 @@ def supervised(
         folder = Path(name)
         if bound:
             adopt_orphans()
-            memory = job.environ.get(MEMORY_CHECKPOINTS)
-            stack.enter_context(orphan_killer(folder, Path(memory) if memory else None))
+            stack.enter_context(orphan_killer(folder))
         logs = _log_folder(job, attempt)
         shown = [number for number in (OUT, ERR) if int(job.settings.tee) & number]
         output = stack.enter_context(Output(logs, shown)) if logs is not None else None

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from accel_comm.status_store import own_host
@@ -23,6 +24,7 @@ from accel_state.errors import CannotRun
 from accel_launch.job.job import Job
 from accel_launch.job.plan import words_of
 from accel_launch.report.job_result import JobResult
+from accel_launch.supervise.orphan_killer import after_launcher
 
 SHARED_MEMORY = Path("/dev/shm")
 #: the name of a folder, and the file that a launcher makes first in it: nothing else is ever removed
@@ -70,14 +72,15 @@ def with_memory(job: Job, say: Callable[[str], None]) -> Iterator[tuple[Job, Cal
         yield job, ends.append
         return
     folder, lock = made
-    try:
-        yield replace(job, environ={**job.environ, MEMORY_CHECKPOINTS: str(folder)}), ends.append
-    finally:
+    with after_launcher(partial(end_after_launcher, folder)):
         try:
-            end_folder(folder, say, well=any(result.code == 0 for result in ends))
-        except Exception as error:  # noqa: BLE001 - the exit code is that of the job
-            say(f"accel: the folder {folder} of checkpoints in memory could not be ended: {error}")
-        os.close(lock)
+            yield replace(job, environ={**job.environ, MEMORY_CHECKPOINTS: str(folder)}), ends.append
+        finally:
+            try:
+                end_folder(folder, say, well=any(result.code == 0 for result in ends))
+            except Exception as error:  # noqa: BLE001 - the exit code is that of the job
+                say(f"accel: the folder {folder} of checkpoints in memory could not be ended: {error}")
+            os.close(lock)
 
 
 def _made_for(job: Job, say: Callable[[str], None]) -> tuple[Path, int] | None:
