@@ -55,14 +55,18 @@ class Training:
         for _ in self.batches(steps):
             pass
 
+    def train(self, inputs: Any, factor: float = 1.0) -> None:
+        """Train on a batch."""
+        with self.accelerator.accumulate(self.model):
+            self.accelerator.backward(self.model(inputs).square().mean() * factor)
+            self.optimizer.step()
+            self.schedule.step()
+            self.optimizer.zero_grad()
+
     def batches(self, steps: int, epochs: int = 100) -> Iterator[int]:
         for _ in range(self.loader.iteration, epochs):
             for (inputs,) in self.loader:
-                with self.accelerator.accumulate(self.model):
-                    self.accelerator.backward(self.model(inputs).square().mean())
-                    self.optimizer.step()
-                    self.schedule.step()
-                    self.optimizer.zero_grad()
+                self.train(inputs)
                 self.steps += 1
                 self.settled()  # a checkpoint that is due while another is written is taken later
                 yield self.steps
@@ -168,10 +172,7 @@ def test_a_loop_without_optimizer_steps_takes_no_checkpoint(tmp_path: Path, memo
 def test_steps_that_fp16_skips_count(tmp_path: Path, memory: Path) -> None:
     training = Training(tmp_path, 3, mixed_precision="fp16")
     for (inputs,) in training.loader:
-        with training.accelerator.accumulate(training.model):
-            training.accelerator.backward(training.model(inputs).square().mean() * float("inf"))
-            training.optimizer.step()
-            training.optimizer.zero_grad()
+        training.train(inputs, float("inf"))
         training.settled()
     assert training.optimizer.ended == 8
     assert steps_of(memory) == [0, 0]  # none was made
@@ -344,23 +345,15 @@ def test_a_loop_that_reads_a_window_at_once_loses_no_sample(
     """Also if another checkpoint is written when the first batch of the window is asked for."""
     training = Training(tmp_path, 1, gradient_accumulation_steps=2)
     kept_in_memory: Any = training.accelerator.checkpoints.memory
-    asks = list[bool]()
-
-    def busy(saver: Any) -> bool:
-        asks.append(True)
-        return len(asks) == 1
-
-    monkeypatch.setattr(type(kept_in_memory._saver), "busy", property(busy))
+    asks = iter([True])
+    monkeypatch.setattr(type(kept_in_memory._saver), "busy", property(lambda saver: next(asks, False)))
     batches, positions = iter(training.loader), list[Any]()
     for _ in range(4):
         window = [next(batches), next(batches)]
         training.settled()
         positions.append(steps_of(memory))
         for (inputs,) in window:
-            with training.accelerator.accumulate(training.model):
-                training.accelerator.backward(training.model(inputs).square().mean())
-                training.optimizer.step()
-                training.optimizer.zero_grad()
+            training.train(inputs)
     assert positions == [[], [], [2], [2, 3]]
 
 
@@ -376,10 +369,7 @@ def test_a_loop_that_reads_ahead_takes_no_checkpoint_and_is_told(
             (inputs,) = ahead
             if not threaded:
                 ahead = next(batches)
-            with training.accelerator.accumulate(training.model):
-                training.accelerator.backward(training.model(inputs).square().mean())
-                training.optimizer.step()
-                training.optimizer.zero_grad()
+            training.train(inputs)
             if threaded:
                 ahead = pool.submit(next, batches).result()
             training.settled()
