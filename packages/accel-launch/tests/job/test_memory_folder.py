@@ -16,6 +16,7 @@ from accel_checkpoint.inspect import run as inspect
 from accel_checkpoint.retention import list_checkpoints
 from accel_launch.cli.launch_command import resolve_options
 from accel_launch.job.job import Job, read_job
+from accel_launch.job.job_runner import supervised
 from accel_launch.memory.job_folder import end_after_launcher, end_dead_folders, job_folders, memory_place, with_memory
 from accel_launch.memory.rescue import in_memory_of
 from accel_launch.report.job_result import JobResult, ProcessExit
@@ -363,3 +364,18 @@ def test_a_launch_that_asks_for_nothing_never_ends_by_memory(
         monkeypatch.setattr("accel_launch.memory.job_folder.end_folder", fails)
         ended(FAILED)
     assert [words.rpartition(": ")[2] for words in said] == ["odd"]
+
+
+def test_memory_that_the_system_has_removed_is_made_again(tmp_path: Path, place: Path) -> None:
+    project = tmp_path / "project"
+    with with_memory(placed(tmp_path, place), lambda words: None) as (mine, ended):
+        folder = Path(mine.environ[MEMORY_CHECKPOINTS])
+        shutil.rmtree(folder)
+        with supervised(mine, pytest.fail, None, bound=False):  # type: ignore[arg-type] # nothing is started
+            assert job_folders(place) == [folder]
+            end_after = subprocess.run(["flock", "-n", str(folder), "true"], check=False)
+            assert end_after.returncode == 1
+        in_memory(folder, project, 4)
+        ended(FAILED)
+    assert steps_of(project) == [4]
+    assert list(place.iterdir()) == []

@@ -2,9 +2,15 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from accel import Accelerator
 from accel.checkpoint.memory_room import UNLIMITED, RoomForCheckpoints
+from accel_state import release
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 MB = 10**6
 
@@ -49,3 +55,29 @@ def test_too_little_room_is_told_in_words(folder: Path) -> None:
         "checkpoints in memory have 600 MB each on this machine, and need room for 3 in"
         f" {folder}, where 400 MB are free"
     )
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_memory_that_goes_away_is_told_once_and_made_by_no_worker(
+    before: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The launcher makes its folder anew, and not a worker, for which nobody would remove it."""
+    monkeypatch.setenv("ACCEL_MEMORY_CHECKPOINTS", str(folder))
+    monkeypatch.setenv("ACCEL_MEMORY_CHECKPOINT_EVERY", "2")
+    if before:
+        folder.rmdir()
+    release()
+    accelerator = Accelerator(cpu=True, project_dir=folder.parent / "project")
+    model: Any = nn.Linear(1, 1)
+    optimizer: Any = torch.optim.SGD(model.parameters())
+    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(TensorDataset(torch.ones(12, 1))))
+    accelerator.resume()
+    kept: Any = accelerator.checkpoints.memory
+    for step, (inputs,) in enumerate(loader):
+        accelerator.backward(model(inputs).mean())
+        optimizer.step()
+        kept.wait()
+        if step == 5 and not before:
+            shutil.rmtree(folder)
+    assert not folder.exists()
+    assert len([record for record in caplog.records if "is gone, as systems" in record.getMessage()]) == 1

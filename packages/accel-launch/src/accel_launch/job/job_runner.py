@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from accel_state.environ import PROGRESS
+from accel_state.environ import MEMORY_CHECKPOINTS, PROGRESS
 from accel_state.errors import CannotRun
 from accel_state.exit_codes import STOPPED
 
 from accel_launch.job.job import Job
 from accel_launch.job.plan import RendezvousInfo, watched
+from accel_launch.memory.job_folder import make_again
 from accel_launch.report.job_result import JobResult
 from accel_launch.supervise.orphan_killer import orphan_killer
 from accel_launch.supervise.output import ERR, OUT, Output
@@ -127,6 +128,8 @@ def supervised(
         CannotRun: The folder for their output cannot be made.
     """
     began = time.time()
+    if memory := job.environ.get(MEMORY_CHECKPOINTS):
+        make_again(Path(memory))
     with TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         if bound:

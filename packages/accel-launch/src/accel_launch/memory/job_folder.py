@@ -174,6 +174,17 @@ def job_folders(place: Path) -> list[Path]:
     return sorted(found)
 
 
+def make_again(folder: Path) -> None:
+    """Make the folder of this launcher anew if the system has removed it, as for a user who logs out, or go on without.
+
+    Its lock stays until this process ends.
+    """
+    with suppress(OSError):
+        folder.mkdir(mode=0o700)
+        (folder / MARKER).touch()
+        _lock(folder)
+
+
 def _make(place: Path) -> tuple[Path, int]:
     """Make a folder of this process, and return it with its lock, which other processes see."""
     if place != SHARED_MEMORY:

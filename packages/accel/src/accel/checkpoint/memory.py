@@ -34,6 +34,9 @@ AHEAD = (
     "batches were read before they are trained on, or left out, and would be missing after it; ask the prepared loader"
     " for a batch in the thread that trains, when the step before is over"
 )
+GONE = (
+    "is gone, as systems remove the memory of users who log out: none is kept until the launcher starts the job again"
+)
 #: the note by which the launcher finds the project of the checkpoints
 PROJECT = "project.json"
 
@@ -89,8 +92,9 @@ class MemoryCheckpoints:
                 # a project that is gone later is one that the user has removed, with all of its checkpoints
                 place.parent.mkdir(parents=True, exist_ok=True)
                 mark.touch()
-            folder.mkdir(exist_ok=True)
-            (folder / PROJECT).write_text(json.dumps({"checkpoints": str(place)}), encoding="utf-8")
+            with suppress(OSError):  # the first save says that the folder is gone
+                folder.mkdir(exist_ok=True)
+                (folder / PROJECT).write_text(json.dumps({"checkpoints": str(place)}), encoding="utf-8")
         registry.components.accumulation.before_batch = self.before_batch
 
     @classmethod
@@ -206,7 +210,8 @@ class MemoryCheckpoints:
         try:
             self._saver.save(None, asynchronous=True, max_shard_size="10GB")
         except CheckpointError as error:
-            if first:
+            self._off = GONE in str(error)  # the same on all ranks, as the error has the problems of all
+            if first and not self._off:
                 raise
             self._failed(error)
 
@@ -221,6 +226,8 @@ class MemoryCheckpoints:
     def _room(self, size: int) -> list[str]:
         """Return why there is no room on this machine, and say at the first what they need, on the main process."""
         first, self._said = not self._said, True
+        if size and not (self.folder.parent / PROJECT).exists():
+            return [f"{self.folder.parent} {GONE}"]
         if not (first and size):
             return []
         room = RoomForCheckpoints.of(self.folder.parent, size, KEPT + 1)
