@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from accel_state.errors import CannotRun
+
 #: the orphan killers of this process, and the ends of pipes by which it tells them that all is over
 KILLERS: dict[int, int] = {}
 
@@ -39,9 +41,15 @@ def after_launcher(end: Callable[[], object]) -> Iterator[None]:
 
     Args:
         end: Function to call in that process.
+
+    Raises:
+        CannotRun: There can be no such process.
     """
-    read_end, write_end = os.pipe()
-    pid = os.fork()
+    try:
+        read_end, write_end = os.pipe()
+        pid = os.fork()
+    except OSError as error:
+        raise CannotRun("accel launch", [f"a process that would outlive it cannot be started: {error}"]) from error
     if not pid:
         try:
             _outlive_launcher(read_end)
