@@ -15,13 +15,13 @@ from torch.utils.data import DataLoader, TensorDataset
 MB = 10**6
 
 
-def proc(folder: Path, kind: str, available: int) -> Path:
+def system_of(folder: Path, kind: str, available: int) -> Path:
     """What a system says whose `folder` is a file system of its own, with that much memory."""
     made = folder.parent / "proc"
     made.mkdir()
     (made / "mounts").write_text(f"disk / ext4 rw 0 0\nit {folder} {kind} rw 0 0\n")
     (made / "meminfo").write_text(f"MemTotal: 9999999 kB\nMemAvailable: {available // 1024} kB\n")
-    return made
+    return folder.parent
 
 
 @pytest.fixture
@@ -32,25 +32,38 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_memory_has_room_for_all_and_for_the_copy_of_the_processes(folder: Path) -> None:
-    system = proc(folder, "tmpfs", 4 * MB)
-    assert not RoomForCheckpoints.of(folder, MB - 2000, 3, proc=system).lacking
-    assert RoomForCheckpoints.of(folder, MB + 2000, 3, proc=system).lacking
+    system = system_of(folder, "tmpfs", 4 * MB)
+    assert not RoomForCheckpoints.of(folder, MB - 2000, 3, root=system).lacking
+    assert RoomForCheckpoints.of(folder, MB + 2000, 3, root=system).lacking
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_is_what_the_control_group_leaves(version: int, folder: Path) -> None:
+    system = system_of(folder, "tmpfs", 100 * MB)
+    group = system / "sys/fs/cgroup" / ("memory/job" if version == 1 else "job")
+    group.mkdir(parents=True)
+    (system / "proc/self").mkdir()
+    (system / "proc/self/cgroup").write_text("5:memory:/job\n" if version == 1 else "0::/job\n")
+    names = ("limit_in_bytes", "usage_in_bytes") if version == 1 else ("max", "current")
+    for name, size in zip(names, (7 * MB, 3 * MB), strict=True):
+        (group / f"memory.{name}").write_text(f"{size}\n")
+    assert RoomForCheckpoints.of(folder, MB, 3, root=system).free == 3 * MB
 
 
 def test_checkpoints_that_are_there_already_need_no_more_room(folder: Path) -> None:
-    system = proc(folder, "tmpfs", 2 * MB + 4096)
+    system = system_of(folder, "tmpfs", 2 * MB + 4096)
     (folder / "one").write_bytes(bytes(2 * MB))
-    assert not RoomForCheckpoints.of(folder, MB, 3, proc=system).lacking
+    assert not RoomForCheckpoints.of(folder, MB, 3, root=system).lacking
 
 
 def test_a_disk_is_not_limited_by_the_memory(folder: Path) -> None:
-    room = RoomForCheckpoints.of(folder, MB, 3, proc=proc(folder, "ext4", 0))
+    room = RoomForCheckpoints.of(folder, MB, 3, root=system_of(folder, "ext4", 0))
     assert room.free <= shutil.disk_usage(folder).total < UNLIMITED
     assert not room.lacking
 
 
 def test_too_little_room_is_told_in_words(folder: Path) -> None:
-    room = RoomForCheckpoints.of(folder, 600 * MB, 3, proc=proc(folder, "tmpfs", 1000 * MB))
+    room = RoomForCheckpoints.of(folder, 600 * MB, 3, root=system_of(folder, "tmpfs", 1000 * MB))
     assert str(room) == (
         "checkpoints in memory have 600 MB each on this machine, and need room for 3 in"
         f" {folder}, where 400 MB are free"

@@ -7,7 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from accel_big.maps.memory import free_of_cpu
 from accel_checkpoint.filesystem import file_sizes
+from accel_state import CannotRun
 
 #: more than any machine has
 UNLIMITED = 1 << 62
@@ -32,17 +34,17 @@ class RoomForCheckpoints:
     free: int
 
     @classmethod
-    def of(cls, folder: Path, size: int, count: int, *, proc: Path = Path("/proc")) -> RoomForCheckpoints:
+    def of(cls, folder: Path, size: int, count: int, *, root: Path = Path("/")) -> RoomForCheckpoints:
         """Return the room in a folder, in which there may be checkpoints already.
 
         Args:
             folder: The folder.
             size: Bytes of one, of which the processes need as many for their copy.
             count: How many there are at most.
-            proc: What the system tells of itself.
+            root: Folder that has the files of the system.
         """
         there = sum(file_sizes(folder).values())
-        free = min(shutil.disk_usage(folder).free, _free_memory(folder, proc) - size)
+        free = min(shutil.disk_usage(folder).free, _free_memory(folder, root) - size)
         return cls(folder, size, count, max(0, count * size - there), max(0, free))
 
     @property
@@ -57,14 +59,13 @@ class RoomForCheckpoints:
         )
 
 
-def _free_memory(folder: Path, proc: Path) -> int:
+def _free_memory(folder: Path, root: Path) -> int:
     """Return the bytes of memory that a folder may take, which are unlimited on a disk."""
-    with suppress(OSError, LookupError, ValueError):
-        mounts = [line.split() for line in (proc / "mounts").read_text().splitlines()]
-        kinds = {Path(point): kind for _, point, kind, *_ in mounts}
+    with suppress(OSError, LookupError, ValueError, CannotRun, StopIteration):
+        lines = (root / "proc/mounts").read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+        kinds = {Path(point): kind for _, point, kind, *_ in map(str.split, filter(None, lines))}
         if next(kinds[path] for path in (folder, *folder.parents) if path in kinds) == "tmpfs":
-            lines = dict(line.split(":") for line in (proc / "meminfo").read_text().splitlines())
-            return int(lines["MemAvailable"].split()[0]) << 10
+            return free_of_cpu(root)
     return UNLIMITED
 
 
