@@ -10,11 +10,12 @@ import torch
 from accel_sequence import CannotDivide, attention, positions
 from accel_sequence.batch import divide
 from accel_sequence.divided_forward import DividedForward
-from accel_sequence.division import Ranks, remember
+from accel_sequence.division import Ranks
 from accel_sequence.layout import SequenceLayout
 from accel_sequence.models import reach
 from long_sequences.simulated_peers import SimulatedPeers, simulate
 from torch import Tensor, nn
+from torch.nn import functional
 
 with_transformers = pytest.mark.skipif(not find_spec("transformers"), reason="a library is not installed")
 TOKENS = torch.arange(12).reshape(2, 6)
@@ -80,12 +81,23 @@ class Own(nn.Module):
         self.embedding = nn.Embedding(12, 4)
         self.attends, self.asks = attends, asks
 
-    def forward(self, tokens: Tensor, labels: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, cache: object = None) -> Tensor:
         hidden: Tensor = self.embedding(tokens)
         if self.asks:
             hidden = hidden + positions(tokens)[..., None]
         heads = hidden[:, None]
         return attention(heads, heads, heads)[:, 0] if self.attends else hidden
+
+
+class Then(Own):
+    """A model that does something more with what its tokens have become."""
+
+    def __init__(self, more: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.more = more
+
+    def forward(self, tokens: Tensor, targets: object = None) -> Tensor:
+        return self.more(super().forward(tokens))
 
 
 class Nameless(nn.Module):
@@ -96,7 +108,23 @@ class Nameless(nn.Module):
 FORWARDS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
     "no attention": (lambda: Own(attends=False), {}, "computed 0 of 1 layers .* call accel_sequence.attention"),
     "no positions": (lambda: Own(asks=False), {}, "takes no position_ids and has not asked for positions"),
-    "a loss of its own": (Own, {"labels": TOKENS}, "was given labels, and computed its loss by neither"),
+    "a loss of its own": (
+        lambda: Then(Tensor.mean),
+        {"targets": TOKENS},
+        r"Then returns \[\(\)\], .* accel_sequence.loss",
+    ),
+    "a pooled output": (lambda: Then(lambda x: x[:, 0]), {}, r"Then returns \[\(2, 4\)\], where \(rows, "),
+    "an attention of torch": (
+        lambda: Then(lambda x: functional.scaled_dot_product_attention(x, x, x)),
+        {},
+        "Then computes attention by scaled_dot_product_attention",
+    ),
+    "an attention of its own": (
+        lambda: Then(lambda x: (x[:, None] @ x[:, None].mT).softmax(-1) @ x[:, None]),
+        {},
+        "Then computes attention by softmax over the 4 tokens of a part",
+    ),
+    "a cache": (Own, {"cache": object()}, "cache: earlier tokens are not divided"),
 }
 
 
@@ -108,7 +136,7 @@ def test_a_model_that_goes_around_is_refused(make: Callable[[], nn.Module], more
         with pytest.raises(CannotDivide, match=words):
             forward(TOKENS, **more)
 
-    simulate(SequenceLayout(1, 2) if "attention" in words else SequenceLayout(2, 1), job)
+    simulate(SequenceLayout(2, 1), job)
 
 
 def test_arguments_without_names_are_refused() -> None:
@@ -128,8 +156,7 @@ def test_unlike_batches_are_refused_on_every_rank() -> None:
 
 
 def test_logits_of_another_length_are_refused() -> None:
-    remember(None)  # of a test before
-    with pytest.raises(CannotDivide, match="logits have 3 positions and labels 6, and no forward was divided"):
+    with pytest.raises(CannotDivide, match="logits have 3 positions and labels 6, and are not of the newest"):
         accel_sequence.loss(torch.randn(2, 3, 5), TOKENS % 5, shifted=True)
 
 
@@ -166,6 +193,17 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: with_layers(tiny("LlamaForCausalLM"), "linear_attention"),
         "it has layers of linear_attention",
     ),
+    "an output of one token": (lambda: tiny("BertModel"), "pooler takes one token for all; .* add_pooling_layer=False"),
+    "positions counted from padding": (
+        lambda: tiny("RobertaForCausalLM", is_decoder=True),
+        "embeddings counts positions from its padding",
+    ),
+    "a second model in a wrapper": (
+        lambda: nn.ModuleList(
+            [tiny("LlamaForCausalLM"), tiny("LlamaForCausalLM", attn_implementation="flex_attention")]
+        ),
+        "its attention is 'flex_attention'",
+    ),
     "an encoder and a decoder": (
         lambda: tiny("BertModel", is_decoder=True, add_cross_attention=True),
         "it has an encoder and a decoder",
@@ -177,10 +215,11 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize(("make", "words"), MODELS.values(), ids=MODELS)
 def test_a_model_of_transformers_that_has_no_parts_is_refused(make: Callable[[], Any], words: str) -> None:
     model = make()
-    before = model.config._attn_implementation
+    before = [one.config._attn_implementation for one in model.modules() if hasattr(one, "config")]
     with pytest.raises(CannotDivide, match=r"(?s)cannot be divided along the sequence:\n.*" + words):
         reach(model)
-    assert model.config._attn_implementation == before, "it is as it was"
+    after = [one.config._attn_implementation for one in model.modules() if hasattr(one, "config")]
+    assert after == before, "it is as it was"
 
 
 @with_transformers
@@ -189,3 +228,15 @@ def test_a_loss_that_cannot_be_told_of_parts_is_refused() -> None:
     model.loss_function = loss_of_a_script
     with pytest.raises(CannotDivide, match="loss_of_a_script has no num_items_in_batch and no shift_labels"):
         reach(model)
+
+
+@with_transformers
+def test_windows_that_only_the_mask_has_are_refused() -> None:
+    def job(ours: Ranks) -> None:
+        more = {"num_experts": 2, "use_sliding_window": True, "sliding_window": 2, "max_window_layers": 1}
+        model = tiny("Qwen2MoeForCausalLM", layer_types=["sliding_attention"], **more)
+        forward = DividedForward(model.forward, model, ours, reach(model))
+        with pytest.raises(CannotDivide, match="attends with window None, causal=True, and its mask has window 2"):
+            forward(input_ids=TOKENS)
+
+    simulate(SequenceLayout(2, 1), job)

@@ -115,7 +115,8 @@ class ParallelismConfig:
         Processes that share sequences are given the same batches, whole, as those of `tp_size` are. Nothing else is to
         be done for them, as would be for Accelerate's own ways to divide sequences.
         """
-        return replace(self, tp_size=self.tp_size * self.cp_size * self.sp_size, cp_size=1, sp_size=1)
+        shared = self.cp_size * self.sp_size
+        return self if shared == 1 else replace(self, tp_size=self.tp_size * shared, cp_size=1, sp_size=1)
 
     @property
     def cp_enabled(self) -> bool:

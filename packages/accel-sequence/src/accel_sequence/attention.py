@@ -100,16 +100,18 @@ def _whole(
     if sinks is None and (dropout_p > 0 or pattern.is_plain):
         everything = slice(0, length)
         mask = None if pattern.is_plain else pattern.mask(everything, everything, query.device)
-        return scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=mask,
-            is_causal=pattern.causal and mask is None,
-            scale=scale,
-            dropout_p=dropout_p,
-            enable_gqa=key.shape[1] != query.shape[1],
-        )
+        # the watch over attention that goes around is one of torch functions
+        with torch._C.DisableTorchFunction():
+            return scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                attn_mask=mask,
+                is_causal=pattern.causal and mask is None,
+                scale=scale,
+                dropout_p=dropout_p,
+                enable_gqa=key.shape[1] != query.shape[1],
+            )
     if dropout_p > 0:
         raise CannotDivide(
             f"attention with sinks drops {dropout_p:g} of its weights, which is not computed here; set the dropout of"

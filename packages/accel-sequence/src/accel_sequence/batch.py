@@ -22,6 +22,7 @@ REFUSED = {
     "output_attentions": "weights of attention are in no one place; leave it out",
     "output_router_logits": "the loss of routers is one of whole sequences; leave it out",
     "logits_to_keep": "a rank has a part of the logits; leave it out, and pick from the whole ones without gradients",
+    **dict.fromkeys(CACHES, "earlier tokens are not divided; leave it out, or go on from it without gradients"),
     "encoder_hidden_states": "only self-attention is divided; leave out sp_size and cp_size",
 }
 
@@ -55,7 +56,7 @@ def divide(arguments: Mapping[str, Any], ranks: Ranks, *, takes_positions: bool)
     given = {name: x for name, x in arguments.items() if x is not None}
     mask = given.pop("attention_mask", None)
     starts = [given.pop(name) for name in STARTS if name in given]
-    for name in (*ABOUT_STARTS, *CACHES, "cache_position"):
+    for name in (*ABOUT_STARTS, "cache_position"):
         given.pop(name, None)
     positions = given.get("position_ids")
     if mask is not None:
@@ -101,15 +102,11 @@ def _part(name: str, x: torch.Tensor, division: Division, rows: int, problems: l
         return torch.where((places < length)[None], part, value[:, None])
     if x.ndim == 1 and length not in shape:
         return x
-    if "mask" in name:
-        problems.append(
-            f"{name} of shape {shape}: of masks only attention_mask is known, of shape ({rows}, {length}); give padding"
-            " by it, and packed documents by position_ids that begin at 0"
-        )
-    else:
-        problems.append(
-            f"{name} of shape {shape}: expected ({rows}, {length}, ...), or a tensor without the length {length}"
-        )
+    problems.append(
+        f"{name} of shape {shape}: expected ({rows}, {length}, ...), or one dim of another length; of masks only"
+        f" attention_mask is known, of shape ({rows}, {length}), with 0 for padding: packed documents are told by"
+        " position_ids that begin at 0"
+    )
     return x
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any, final
@@ -11,9 +12,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from accel_sequence.batch import LABELS, continues, divide
-from accel_sequence.division import CannotDivide, Division, Ranks, announce, dividing, remember
-from accel_sequence.models import Reached
+from accel_sequence.batch import continues, divide
+from accel_sequence.division import CannotDivide, Division, Ranks, announce, dividing, remember, supersede
+from accel_sequence.stray_attention import NoStrayAttention
 
 
 @final
@@ -27,13 +28,15 @@ class DividedForward:
         forward: The forward of the model.
         model: The model.
         ranks: The ranks that share sequences.
-        reached: What is known of the model's attention and loss.
+        layers: Number of layers whose attention transformers' registry reaches.
     """
 
-    def __init__(self, forward: Callable[..., Any], model: nn.Module, ranks: Ranks, reached: Reached) -> None:
+    def __init__(self, forward: Callable[..., Any], model: nn.Module, ranks: Ranks, layers: int) -> None:
         self.forward = forward
-        self._name, self._ranks, self._reached = type(model).__name__, ranks, reached
+        self._name, self._ranks, self._layers = type(model).__name__, ranks, layers
         self._signature = signature(forward)
+        # a pooled output may be as wide as a part is long
+        self._widths = {size for parameter in model.parameters() for size in parameter.shape}
         self._proven = False
         self._newest: Division | None = None
         # Tools look at a forward's name and signature, through __wrapped__.
@@ -42,31 +45,33 @@ class DividedForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self._named(args, kwargs)
+        if not torch.is_grad_enabled():
+            supersede()
         if continues(arguments):
-            remember(None)
             with dividing(None):
                 return self.forward(*args, **kwargs)
         if not self._proven:
             self._refuse_unlike(arguments)
         division, parts = divide(arguments, self._ranks, takes_positions=self._takes("position_ids"))
-        if self._reached.layers and self._takes("use_cache"):
+        if self._layers and self._takes("use_cache"):
             parts["use_cache"] = False
-        with dividing(division):
+        watch = nullcontext() if self._proven else NoStrayAttention(self._name, division.part)
+        with dividing(division), watch:
             outputs = self.forward(**parts)
-        self._check(division, arguments)
+        tensors = [one for one in tree_leaves(outputs) if isinstance(one, torch.Tensor)]
+        self._check(division, tensors)
         self._proven = True
         if torch.is_grad_enabled():
             self._newest = division
             remember(division)
-            announce([one for one in tree_leaves(outputs) if isinstance(one, torch.Tensor)], division)
+            announce(tensors, division)
             return outputs
-        remember(None)
         return tree_map(partial(_whole, division=division), outputs)
 
     def _takes(self, name: str) -> bool:
         named = self._signature.parameters
         anything = any(one.kind is Parameter.VAR_KEYWORD for one in named.values())
-        return name in named or (anything and bool(self._reached.layers))
+        return name in named or (anything and bool(self._layers))
 
     def _named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         bound = self._signature.bind(*args, **kwargs).arguments
@@ -96,23 +101,26 @@ class DividedForward:
                 f" {self._name}; pass the DataLoader to accelerator.prepare, or give them the same samples"
             )
 
-    def _check(self, division: Division, arguments: Mapping[str, Any]) -> None:
+    def _check(self, division: Division, tensors: Sequence[torch.Tensor]) -> None:
         """Raise if the model went around the functions that know the other ranks."""
-        attended, wanted = division.attended, max(self._reached.layers, 1)
+        attended, wanted = division.attended, max(self._layers, 1)
         if attended < wanted:
             raise CannotDivide(
                 f"{self._name} computed {attended} of {wanted} layers by an attention that is divided, and the others"
-                " saw a part of the sequence only; "
-                + (
-                    "leave out sp_size and cp_size for a model with layers of another kind"
-                    if self._reached.layers
-                    else "call accel_sequence.attention in place of scaled_dot_product_attention"
-                )
+                " saw a part of the sequence; call accel_sequence.attention in all, or leave out sp_size and cp_size"
             )
-        if not division.losses and any(arguments.get(name) is not None for name in LABELS):
+        part = division.part
+        strange = [
+            tuple(one.shape)
+            for one in tensors
+            if one.is_floating_point()
+            and (one.ndim or not division.losses)
+            and (one.shape[1:2] != (part,) or (one.ndim == 2 and part in self._widths))
+        ]
+        if strange:
             raise CannotDivide(
-                f"{self._name} was given labels, and computed its loss by neither transformers' loss_function nor"
-                " accel_sequence.loss, so it is that of a part; call accel_sequence.loss, in the model or in the script"
+                f"{self._name} returns {strange}, where (rows, {part}, ...) belongs to tokens, so"
+                " it is that of a part; compute losses by accel_sequence.loss, and return what belongs to tokens only"
             )
         if not self._takes("position_ids") and not division.asked_positions:
             raise CannotDivide(

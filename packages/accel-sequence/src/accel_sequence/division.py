@@ -52,6 +52,7 @@ class Division:
         attended: How often attention was computed.
         losses: How often the loss was computed.
         asked_positions: Whether the model has asked for positions.
+        superseded: Whether a forward of whole outputs came after.
 
     Shape:
         real and documents (B or 1, padded length)
@@ -64,6 +65,7 @@ class Division:
     attended: int = 0
     losses: int = 0
     asked_positions: bool = False
+    superseded: bool = False
 
     @property
     def padded(self) -> int:
@@ -215,10 +217,17 @@ _IN_BACKWARD: list[tuple[int, Division]] = []
 
 
 def newest() -> Division | None:
-    """Return the division of the newest forward of a prepared model, or None."""
+    """Return the division of the newest forward with gradients of a prepared model, or None."""
     return _NEWEST[0]() if _NEWEST else None
 
 
-def remember(division: Division | None) -> None:
-    """Let a division be that of the newest forward, which is None if it was of whole sequences."""
-    _NEWEST[:] = [] if division is None else [weakref.ref(division)]
+def remember(division: Division) -> None:
+    """Let a division be that of the newest forward with gradients."""
+    _NEWEST[:] = [weakref.ref(division)]
+
+
+def supersede() -> None:
+    """Note that the newest outputs are whole, as there was a forward without gradients."""
+    division = newest()
+    if division is not None:
+        division.superseded = True

@@ -10,30 +10,17 @@ from accel_sequence.block import split_dim
 from accel_sequence.peers import SequencePeers
 
 
-class _ToHeads(torch.autograd.Function):
-    """A step from (B, H, L, D) of a part of the sequence to (B, H / size, size * L, D) of some heads."""
+class _Exchange(torch.autograd.Function):
+    """A step between parts of the sequence and whole sequences of some heads, and the step back for gradients."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, peers: SequencePeers) -> torch.Tensor:
-        ctx.peers = peers
-        return _to_heads(x, peers)
+    def forward(ctx: Any, x: torch.Tensor, peers: SequencePeers, step: Any, back: Any) -> torch.Tensor:
+        ctx.peers, ctx.back = peers, back
+        return step(x, peers)  # type: ignore[no-any-return]
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _to_parts(gradient, ctx.peers), None
-
-
-class _ToParts(torch.autograd.Function):
-    """The step back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, peers: SequencePeers) -> torch.Tensor:
-        ctx.peers = peers
-        return _to_parts(x, peers)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _to_heads(gradient, ctx.peers), None
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return ctx.back(gradient, ctx.peers), None, None, None
 
 
 def _to_heads(x: torch.Tensor, peers: SequencePeers) -> torch.Tensor:
@@ -59,7 +46,7 @@ def to_heads(x: torch.Tensor, peers: SequencePeers) -> torch.Tensor:
     Collective:
         Every rank must call, and call backward.
     """
-    return cast("torch.Tensor", _ToHeads.apply(x, peers))  # type: ignore[no-untyped-call]
+    return cast("torch.Tensor", _Exchange.apply(x, peers, _to_heads, _to_parts))  # type: ignore[no-untyped-call]
 
 
 def to_parts(x: torch.Tensor, peers: SequencePeers) -> torch.Tensor:
@@ -75,7 +62,7 @@ def to_parts(x: torch.Tensor, peers: SequencePeers) -> torch.Tensor:
     Collective:
         Every rank must call, and call backward.
     """
-    return cast("torch.Tensor", _ToParts.apply(x, peers))  # type: ignore[no-untyped-call]
+    return cast("torch.Tensor", _Exchange.apply(x, peers, _to_parts, _to_heads))  # type: ignore[no-untyped-call]
 
 
 def key_heads_for(keys: int, queries: int, ranks: int) -> int:

@@ -60,10 +60,10 @@ def loss(
     elif logits.shape[1] == labels.shape[1]:
         total = _sum(logits, targets)
     else:
-        held = "no forward was divided" if division is None else f"the part of the newest forward has {division.part}"
         raise CannotDivide(
-            f"loss: logits have {logits.shape[1]} positions and labels {labels.shape[1]}, and {held}; give the logits"
-            " of the newest forward of the prepared model, and the labels of whole sequences, as the loader gives them"
+            f"loss: logits have {logits.shape[1]} positions and labels {labels.shape[1]}, and are not of the newest"
+            " forward that was divided; give logits of the newest forward of the prepared model, and labels of whole"
+            " sequences, as the loader gives them"
         )
     return total / (targets != IGNORED).sum() if reduction == "mean" else total
 
@@ -80,8 +80,18 @@ def whole(x: torch.Tensor, dim: int = 1) -> torch.Tensor:
         x: A tensor of this rank's part, such as predictions, or of whole sequences, which comes back as it is.
         dim: The dim of the sequence.
 
+    Raises:
+        CannotDivide: A forward without gradients came after, and the length does not tell part and whole apart.
+
     Collective:
         Every rank that shares the sequences must call.
     """
     division = active() or newest()
-    return x if division is None or x.shape[dim] != division.part else division.whole(x, dim)
+    if division is None or x.shape[dim] != division.part:
+        return x
+    if division.superseded:
+        raise CannotDivide(
+            f"whole: {division.part} positions may be those of a part, or the whole ones of a forward without gradients"
+            " that came after; call it right after the forward, and not for outputs without gradients"
+        )
+    return division.whole(x, dim)

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
 from torch import nn
 
 from accel_sequence.division import CannotDivide
 
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """The facts about a model whose forward is divided.
-
-    Args:
-        layers: Number of layers whose attention transformers' registry reaches; 0 for a model that calls
-            `accel_sequence.attention` itself.
-    """
-
-    layers: int = 0
-
-
 #: modules of torch that look at other positions by themselves
 _MIXING = (nn.MultiheadAttention, nn.RNNBase, nn.Conv1d)
 
 
-def reach(model: nn.Module) -> Reached:
-    """Let a model's attention and loss know of divisions, and return what is known of them.
+def reach(model: nn.Module) -> int:
+    """Let a model's attention and loss know of divisions.
+
+    Returns:
+        The number of layers whose attention transformers' registry reaches; 0 for a model that calls
+        `accel_sequence.attention` itself.
 
     Raises:
         CannotDivide: It has parts that look at other positions by themselves. The message lists all reasons.
@@ -39,7 +29,7 @@ def reach(model: nn.Module) -> Reached:
             " would see a part only; use accel_sequence.attention, or leave out sp_size and cp_size"
         )
     if "transformers" not in sys.modules:
-        return Reached()
+        return 0
     from accel_sequence.transformers import reach_transformers
 
-    return Reached(reach_transformers(model))
+    return reach_transformers(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import unwrap
 from typing import ClassVar, final
 
 from accel_state import Run
@@ -44,7 +45,8 @@ class Sequences:
         Collective:
             Every process must call.
         """
-        if isinstance(model.__dict__.get("forward"), DividedForward):
+        # a precision or a recomputation may be around it
+        if isinstance(unwrap(model.forward, stop=lambda one: isinstance(one, DividedForward)), DividedForward):
             return
         reached = reach(model)
         if self._ranks is None:

@@ -32,9 +32,11 @@ class DividedMask:
 
     Args:
         division: The division of the batch.
+        window: The window that the model's mask has, or None.
     """
 
     division: Division
+    window: int | None
 
 
 def reach_transformers(model: nn.Module) -> int:
@@ -45,22 +47,22 @@ def reach_transformers(model: nn.Module) -> int:
     """
     from transformers import PreTrainedModel
 
-    inside = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
-    if not inside:
-        return 0
-    top: Any = inside[0]
-    problems = _problems(model, top)
-    if problems:
-        raise CannotDivide(f"{type(top).__name__} cannot be divided along the sequence:\n  " + "\n  ".join(problems))
-    _register()
+    inside: list[Any] = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    nested = {module for one in inside for child in one.children() for module in child.modules()}
+    tops = [one for one in inside if one not in nested]
+    for top in tops:
+        problems = _problems(model, top)
+        if problems:
+            name = type(top).__name__
+            raise CannotDivide(f"{name} cannot be divided along the sequence:\n  " + "\n  ".join(problems))
+        has_loss = type(top).__name__.endswith(tuple(SHIFTS)) or "LMHead" in type(top).__name__
+        if has_loss and not isinstance(top.loss_function, DividedLoss):
+            top.loss_function = DividedLoss(top.loss_function, shifts=SHIFTS.get(top.loss_type, True))
+    if inside:
+        _register()
     for module in inside:
         module.config._attn_implementation = NAME
-    if type(top).__name__.endswith(tuple(SHIFTS)) or "LMHead" in type(top).__name__:
-        kind = top.loss_type if top.loss_type in SHIFTS else "ForCausalLM"
-        if not isinstance(top.loss_function, DividedLoss):
-            top.loss_function = DividedLoss(top.loss_function, shifts=SHIFTS[kind])
-    layers: int = top.config.get_text_config().num_hidden_layers
-    return layers
+    return sum(top.config.get_text_config().num_hidden_layers for top in tops)
 
 
 def _problems(model: nn.Module, top: Any) -> list[str]:
@@ -86,9 +88,14 @@ def _problems(model: nn.Module, top: Any) -> list[str]:
         problems.append("output_router_logits=True: the loss of routers is one of whole sequences; set it to False")
     if getattr(top.config, "is_encoder_decoder", False) or getattr(config, "add_cross_attention", False):
         problems.append("it has an encoder and a decoder, and only self-attention is divided; leave out the sizes")
-    prompts = getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False)
-    if prompts:
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
         problems.append("adapters that put tokens in front change the length of sequences; use another, such as LoRA")
+    for name, module in top.named_modules():
+        if name.endswith("pooler"):
+            problems.append(f"{name} takes one token for all; leave it out, as by add_pooling_layer=False")
+        places = "position" in name and getattr(module, "padding_idx", None) is not None
+        if places or hasattr(module, "create_position_ids_from_input_ids"):
+            problems.append(f"{name} counts positions from its padding; leave out sp_size and cp_size")
     return problems
 
 
@@ -107,7 +114,9 @@ class DividedLoss:
     def __init__(self, function: Callable[..., torch.Tensor], *, shifts: bool) -> None:
         self.function, self._shifts = function, shifts
         names = signature(function).parameters
-        missing = [name for name in ("num_items_in_batch", *(["shift_labels"] if shifts else [])) if name not in names]
+        wanted = ("num_items_in_batch", *(["shift_labels"] if shifts else []))
+        passes = not shifts and "kwargs" in names and function.__module__.startswith("transformers.")
+        missing = [name for name in wanted if name not in names and not passes]
         if missing:
             raise CannotDivide(
                 f"the loss function {getattr(function, '__name__', type(function).__name__)} has no"
@@ -162,7 +171,7 @@ def _mask(*args: Any, **kwargs: Any) -> Any:
             "the model lays a mask of its own over that of its layers, which cannot be divided; leave out sp_size and"
             " cp_size"
         )
-    return DividedMask(division)
+    return DividedMask(division, kwargs.get("local_size"))
 
 
 def _attention(
@@ -191,8 +200,12 @@ def _attention(
     if strange:
         raise CannotDivide(f"{type(module).__name__} has attention with {', '.join(strange)}, which is not divided")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    if sliding_window is not None and not causal:
-        raise CannotDivide(f"{type(module).__name__} has a window to both sides, which is not divided")
+    if sliding_window != attention_mask.window or (sliding_window is not None and not causal):
+        raise CannotDivide(
+            f"{type(module).__name__} attends with window {sliding_window}, causal={causal}, and"
+            f" its mask has window {attention_mask.window}; only a causal window that both have is divided: set"
+            " sliding_window to None in the model's config, or leave out sp_size and cp_size"
+        )
     options: dict[str, Any] = {"scale": scaling, "window": sliding_window, "sinks": s_aux, "dropout_p": dropout}
     # a layer that a backward computes again has its mask still
     with dividing(attention_mask.division):
