@@ -62,6 +62,8 @@ class NodeRendezvous:
         self._rank: int | None = node.rank
         #: those that have come, as the first machine sees it
         self._machines: dict[int, Any] = {}
+        #: the names of those of the last round, if it had fewer than all: nobody waits again for the others
+        self._fewer = frozenset[str]()
         #: those that have to come again, as nobody may come for them
         self._expected: dict[int, Any] = {}
 
@@ -162,6 +164,7 @@ class NodeRendezvous:
                     board.tell("note", f"{number} left", [self._mine["name"], f"was ended {why}"])
                 raise
         self._round, self._rank, self._met = number, peers.machine, True
+        self._fewer = frozenset(peers.names if len(peers.names) < self._node.count else ())
         self._expected = {} if self._backend == C10D else self._machines
         return peers
 
@@ -196,7 +199,10 @@ class NodeRendezvous:
                 problems.append(f"machine {rank}, {machine['place']}, {left[machine['name']]}")
         if problems:
             self._refuse(board, number, problems)
-        if len(machines) == node.count or (late and len(machines) >= (node.least or node.count)):
+        # only who has met the others goes on without them: at the first start they may be late, and start alone too
+        least = (node.least if self._met else None) or node.count
+        again = self._fewer and self._fewer <= {machine["name"] for machine in machines.values()}
+        if len(machines) == node.count or again or (late and len(machines) >= least):
             # all that machines know of each other comes at once: one that is lost later is missed, and not waited for
             told = [machines[rank] for rank in sorted(machines)]
             board.tell("write", f"{number} go", [[one[fact] for one in told] for fact in ("host", "processes", "name")])

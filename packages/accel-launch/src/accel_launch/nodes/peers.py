@@ -60,7 +60,7 @@ class Peers:
         names: Sequence[str],
     ) -> None:
         self._board, self._round, self.machine, self.size = board, number, machine, len(hosts)
-        self.hosts, self._names = hosts, names
+        self.hosts, self.names = hosts, names
         #: the first rank of this machine, and the number of all ranks
         self.first, self.world = sum(counts[:machine]), sum(counts)
         #: all that have failed, this machine among them, in an order that is the same on all
@@ -97,7 +97,7 @@ class Peers:
         lost = self._board.lost  # before what it has left behind
         gone = dict(self._board.gone) if self.machine == 0 else {}
         new = [NodeFailure(**line) for line in self.published("failures")[len(self.failures) :]]
-        for machine, name in enumerate(self._names):
+        for machine, name in enumerate(self.names):
             if name in gone and machine not in self._missed:
                 self._missed.add(machine)
                 self.announce(f"  the machine is gone: {gone[name]}", 1, machine=machine, lost=True)
