@@ -15,18 +15,19 @@ PROGRAM = (Path(__file__).parent / "programs" / "classify.py").read_text()
 LAST = '    accelerator.save_model(model, "out")\n'
 IMPORTS = "    import json, os, shutil\n    from safetensors.torch import save_file\n"
 NEW = f"""{IMPORTS}    os.makedirs("made/deep", exist_ok=True)
-    with open("made/weights.pt", "wb") as file:
-        torch.save(model.state_dict(), file)
-    with open("made/part", "w") as file:
-        json.dump({{"loss": total}}, file)
-    os.replace("made/part", "made/results.json")
-    with open("made/results.json", "a") as file:
-        file.write("more")
+    open("made/notes", "w").close()
     save_file(model.state_dict(), "model.safetensors")
-    os.makedirs("old_run")
-    open("old_run/notes", "w").close()
-    shutil.rmtree("old_run")
-    open("notes", "w").close()
+    if accelerator.is_main_process:
+        with open("made/weights.pt", "wb") as file:
+            torch.save(model.state_dict(), file)
+        with open("made/part", "w") as file:
+            json.dump({{"loss": total}}, file)
+        os.replace("made/part", "made/results.json")
+        with open("made/results.json", "a") as file:
+            file.write("more")
+        os.makedirs("old_run")
+        open("old_run/notes", "w").close()
+        shutil.rmtree("old_run")
 """
 
 

@@ -49,52 +49,49 @@ def _ranks(text: str) -> str | None:
     return text if text and all(part.strip().isdecimal() for part in text.split(",")) else None
 
 
+def _option(flag: str, type: Any, about: str) -> LaunchOption:
+    return LaunchOption(flag, type=type, key=None, about=about)
+
+
 OWN = (
-    LaunchOption("--steps", type=COUNT, key=None, about=f"Optimizer steps to rehearse. Default: {STEPS}."),
-    LaunchOption(
+    _option("--steps", COUNT, f"Optimizer steps to rehearse. Default: {STEPS}."),
+    _option(
         "--ranks",
-        type=OptionType("RANKS", "ranks such as 0,63", _ranks),
-        key=None,
-        about="The ranks to rehearse, each by itself. Default: the first and the last.",
+        OptionType("RANKS", "ranks such as 0,63", _ranks),
+        "The ranks to rehearse, each by itself. Default: the first and the last.",
     ),
-    LaunchOption("--json", type=FILE, key=None, about="Write all that was found into this file."),
-    LaunchOption(
+    _option("--json", FILE, "Write all that was found into this file."),
+    _option(
         "--measured",
-        type=OptionType(
+        OptionType(
             "SECONDS", "seconds on one device such as 0.41s@1", lambda text: text if _SECONDS.fullmatch(text) else None
         ),
-        key=None,
-        about="How long a step of the same batch takes on one real device, such as 0.41s@1.",
+        "How long a step of the same batch takes on one real device, such as 0.41s@1.",
     ),
-    LaunchOption(
+    _option(
         "--device",
-        type=click.Choice(list(KNOWN), case_sensitive=False),
-        key=None,
-        about="The device of each rank. Default: none, so that nothing is too large.",
+        click.Choice(list(KNOWN), case_sensitive=False),
+        "The device of each rank. Default: none, so that nothing is too large.",
     ),
-    LaunchOption(
+    _option(
         "--memory",
-        type=OptionType("BYTES", "bytes such as 80GB", read_number),
-        key=None,
-        about="Memory of a device, in place of that of --device.",
+        OptionType("BYTES", "bytes such as 80GB", read_number),
+        "Memory of a device, in place of that of --device.",
     ),
-    LaunchOption(
+    _option(
         "--flops",
-        type=OptionType("RATE", "a number such as 990e12", read_number),
-        key=None,
-        about="Floating-point operations of a device per second, in the precision of the job.",
+        OptionType("RATE", "a number such as 990e12", read_number),
+        "Floating-point operations of a device per second, in the precision of the job.",
     ),
-    LaunchOption(
+    _option(
         "--bandwidth",
-        type=OptionType("RATES", "bytes per second such as 450GB/s,50GB/s", read_rates),
-        key=None,
-        about="Bytes per second that a rank sends within a machine, and between machines.",
+        OptionType("RATES", "bytes per second such as 450GB/s,50GB/s", read_rates),
+        "Bytes per second that a rank sends within a machine, and between machines.",
     ),
-    LaunchOption(
+    _option(
         "--in_place",
-        type=SWITCH,
-        key=None,
-        about="Let SCRIPT write, change and remove any file. Default: only what it makes, which is removed at the end.",
+        SWITCH,
+        "Let SCRIPT write, change and remove any file. Default: only what it makes, which is removed at the end.",
     ),
 )
 
