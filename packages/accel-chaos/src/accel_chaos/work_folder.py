@@ -20,7 +20,7 @@ LEFT_OUT = {".git", "__pycache__"}
 def make_work_folder(source: Path, work: Path, shared: Sequence[str] = ()) -> None:
     """Fill a folder with copies of the files and folders of another, and of those that links in it lead to.
 
-    Checkpoints, `.git` and virtual environments are left out.
+    Checkpoints, `.git`, virtual environments and what cannot be read are left out.
 
     Args:
         source: The folder of the user.
@@ -59,6 +59,8 @@ def make_work_folder(source: Path, work: Path, shared: Sequence[str] = ()) -> No
 def _held(paths: Sequence[Path], work: Path, links: set[Path]) -> Iterator[Path]:
     """Yield what is copied or linked, folders before what is in them. Links count as what they lead to."""
     for path in paths:
+        if not os.access(path, os.R_OK):
+            continue
         if path in links or path.is_file():
             yield path
         elif path.is_dir() and not _is_left_out(path, work):
