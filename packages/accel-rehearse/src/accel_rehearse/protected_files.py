@@ -55,7 +55,7 @@ class ProtectedFiles:
             self._watching = False
 
     def check(self, event: str, args: tuple[Any, ...]) -> None:
-        """Mark what is made, and raise if something that was there is changed.
+        """Raise if something that was there is to be changed, and mark what is to be made.
 
         Args:
             event: Name of an event of `sys.audit`.
