@@ -40,6 +40,8 @@ def own_loop(sizes: dict[str, Any], recompute: bool) -> tuple[list[float], dict[
             labels = tokens.masked_fill(tokens % 3 == tokens[:, :1] % 3, -100)
             logits = model(tokens)
             assert accel_sequence.whole(logits.argmax(-1)).shape == tokens.shape
+            with torch.no_grad():
+                model(tokens)  # as a teacher's
             loss = accel_sequence.loss(logits, labels, shifted=False, reduction="sum")
             accelerator.backward(loss, weight=(labels[:, 1:] != -100).sum())
             optimizer.step()

@@ -171,3 +171,9 @@ def test_the_blocks_of_a_model_are_noted() -> None:
     plugin.set_auto_wrap_policy(model)
     plugin.set_state_dict_type("FULL_STATE_DICT")
     assert plugin.state_dict_type == "FULL_STATE_DICT"
+
+
+def test_sizes_without_sequences_are_counted_as_they_are() -> None:
+    config = ParallelismConfig(dp_shard_size=2)
+    assert config.counted is config
+    assert ParallelismConfig(sp_size=2).counted == ParallelismConfig(tp_size=2)

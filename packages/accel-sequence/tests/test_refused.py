@@ -1,6 +1,8 @@
 """What cannot be divided is refused in words, before anything is computed on a part of a sequence by mistake."""
 
 from collections.abc import Callable
+from copy import deepcopy
+from functools import wraps
 from importlib.util import find_spec
 from typing import Any
 
@@ -10,9 +12,11 @@ import torch
 from accel_sequence import CannotDivide, attention, positions
 from accel_sequence.batch import divide
 from accel_sequence.divided_forward import DividedForward
-from accel_sequence.division import Ranks
+from accel_sequence.division import Division, Ranks, remember, supersede
 from accel_sequence.layout import SequenceLayout
 from accel_sequence.models import reach
+from accel_sequence.sequences import Sequences
+from accel_state import Run
 from long_sequences.simulated_peers import SimulatedPeers, simulate
 from torch import Tensor, nn
 from torch.nn import functional
@@ -240,3 +244,37 @@ def test_windows_that_only_the_mask_has_are_refused() -> None:
             forward(input_ids=TOKENS)
 
     simulate(SequenceLayout(2, 1), job)
+
+
+def test_lengths_of_part_and_whole_alike_are_not_guessed() -> None:
+    division = Division(ranks(SequenceLayout(1, 2)), 6)
+    remember(division)
+    supersede()
+    assert accel_sequence.whole(TOKENS) is TOKENS
+    with pytest.raises(CannotDivide, match="whole: 3 positions may be those of a part"):
+        accel_sequence.whole(TOKENS[:, :3])
+
+
+@with_transformers
+def test_losses_of_classified_tokens_are_those_of_whole_sequences() -> None:
+    torch.manual_seed(1)
+    model = tiny("LlamaForTokenClassification", num_labels=3).eval()
+    labels = (TOKENS % 3).masked_fill(TOKENS % 5 == 0, -100)
+    wanted = model(input_ids=TOKENS, labels=labels).loss
+
+    def job(ours: Ranks) -> Tensor:
+        mine = deepcopy(model)
+        found: Tensor = DividedForward(mine.forward, mine, ours, reach(mine))(input_ids=TOKENS, labels=labels).loss
+        return found.detach()
+
+    for found in simulate(SequenceLayout(2, 1), job)[0]:
+        torch.testing.assert_close(found, wanted.detach())
+
+
+def test_a_prepared_forward_is_divided_once() -> None:
+    """Also within what the precision or a recomputation puts around it."""
+    model = Own()
+    forward = DividedForward(model.forward, model, ranks(SequenceLayout(1, 2)), 0)
+    model.forward = around = wraps(forward)(lambda *args: forward(*args))  # type: ignore[assignment]
+    Sequences(Run.__new__(Run)).divide(model)
+    assert model.forward is around

@@ -52,8 +52,7 @@ def loss(
     """
     division = active() or newest()
     targets = targets_of(labels, shifted=shifted)
-    divided = division is not None and logits.shape[1] == division.part and division.length == labels.shape[1]
-    if division is not None and divided:
+    if division is not None and (logits.shape[1], labels.shape[1]) == (division.part, division.length):
         division.losses += 1
         local = division.local(targets, -1, IGNORED)
         total = division.shared_sum(_sum(logits, local))

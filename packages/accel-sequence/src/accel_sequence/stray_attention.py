@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from torch.nn.functional import scaled_dot_product_attention
@@ -24,9 +23,7 @@ class NoStrayAttention(TorchFunctionMode):
         super().__init__()
         self._name, self._part = name, part
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch.
 
         Raises:

@@ -45,21 +45,21 @@ def reach_transformers(model: nn.Module) -> int:
     Raises:
         CannotDivide: One of them cannot. The message lists all reasons.
     """
-    from transformers import PreTrainedModel
+    from transformers import AttentionInterface, PreTrainedModel
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     inside: list[Any] = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
     nested = {module for one in inside for child in one.children() for module in child.modules()}
     tops = [one for one in inside if one not in nested]
     for top in tops:
-        problems = _problems(model, top)
+        name, problems = type(top).__name__, _problems(model, top)
         if problems:
-            name = type(top).__name__
             raise CannotDivide(f"{name} cannot be divided along the sequence:\n  " + "\n  ".join(problems))
-        has_loss = type(top).__name__.endswith(tuple(SHIFTS)) or "LMHead" in type(top).__name__
+        has_loss = name.endswith(tuple(SHIFTS)) or "LMHead" in name
         if has_loss and not isinstance(top.loss_function, DividedLoss):
             top.loss_function = DividedLoss(top.loss_function, shifts=SHIFTS.get(top.loss_type, True))
-    if inside:
-        _register()
+    AttentionInterface.register(NAME, _attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _mask)
     for module in inside:
         module.config._attn_implementation = NAME
     return sum(top.config.get_text_config().num_hidden_layers for top in tops)
@@ -114,7 +114,7 @@ class DividedLoss:
     def __init__(self, function: Callable[..., torch.Tensor], *, shifts: bool) -> None:
         self.function, self._shifts = function, shifts
         names = signature(function).parameters
-        wanted = ("num_items_in_batch", *(["shift_labels"] if shifts else []))
+        wanted = ("num_items_in_batch", *["shift_labels"] * shifts)
         passes = not shifts and "kwargs" in names and function.__module__.startswith("transformers.")
         missing = [name for name in wanted if name not in names and not passes]
         if missing:
@@ -136,8 +136,8 @@ class DividedLoss:
         division = active()
         if division is None:
             more = {"num_items_in_batch": num_items_in_batch, "shift_labels": shift_labels}
-            given = {name: value for name, value in more.items() if value is not None}
-            return self.function(logits, labels, *args, **given, **kwargs)
+            kwargs |= {name: value for name, value in more.items() if value is not None}
+            return self.function(logits, labels, *args, **kwargs)
         division.losses += 1
         whole = shift_labels if shift_labels is not None else labels
         if whole is None or tuple(whole.shape[-1:]) != (division.length,):
@@ -149,14 +149,6 @@ class DividedLoss:
         if self._shifts:
             kwargs["shift_labels"] = local
         return division.shared_sum(self.function(logits, local, *args, num_items_in_batch=count, **kwargs))
-
-
-def _register() -> None:
-    from transformers import AttentionInterface
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-
-    AttentionInterface.register(NAME, _attention)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _mask)
 
 
 def _mask(*args: Any, **kwargs: Any) -> Any:
