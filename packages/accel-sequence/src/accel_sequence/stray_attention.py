@@ -24,11 +24,7 @@ class NoStrayAttention(TorchFunctionMode):
         self._name, self._part = name, part
 
     def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of torch.
-
-        Raises:
-            CannotDivide: It is attention.
-        """
+        """Run a function of torch that is no attention."""
         scores = func.__name__ == "softmax" and args and args[0].shape[2:] == (self._part, self._part)
         if scores or func is scaled_dot_product_attention:
             raise CannotDivide(
