@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_rehearse.protected_files import ProtectedFiles
+from accel_rehearse.protected_files import ProtectedFiles, remove_made
 from accel_rehearse.refusal import CannotRehearse
 
 pytestmark = pytest.mark.timeout(300)
@@ -58,6 +58,16 @@ def test_a_script_that_removes_what_was_there_is_refused(tmp_path: Path, rehears
     assert "--in_place" in refusal["what"]
     assert rehearse(script, "-n", "2", "--ranks", "0", "--in_place").code == 0
     assert not (tmp_path / "runs" / "checkpoint_0").exists()
+
+
+def test_a_folder_in_which_something_else_is_stays(tmp_path: Path) -> None:
+    """A cache that the script makes first may be used by others meanwhile."""
+    made = [tmp_path / "cache", tmp_path / "cache" / "empty", tmp_path / "cache" / "notes", tmp_path / "gone"]
+    made[1].mkdir(parents=True)
+    made[2].write_text("made")
+    (tmp_path / "cache" / "theirs").write_text("theirs")
+    remove_made(made)
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")} == {"cache", "cache/theirs"}
 
 
 def test_each_way_to_change_what_was_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from json import dumps, loads
 from pathlib import Path
@@ -23,6 +21,7 @@ from accel_launch.script_job import read_script_job
 from accel_state.errors import CannotRun
 
 from accel_rehearse.hardware import KNOWN, hardware_of, read_number, read_rates
+from accel_rehearse.protected_files import remove_made
 from accel_rehearse.report import report_of, table_of
 
 RUNNER = "accel_rehearse.runner"
@@ -170,22 +169,12 @@ def _rehearse(options: ResolvedOptions, folder: Path, asked: dict[str, Any]) -> 
     try:
         code, words = job.run(RUNNER, [str(folder), kind, options.script or "", *options.arguments])
     finally:
-        for mark in (folder / MADE).iterdir():
-            _remove(Path(mark.read_text()))
+        remove_made(Path(mark.read_text()) for mark in (folder / MADE).iterdir())
     files = [folder / f"rank-{rank}.json" for rank in ranks]
     if code or not all(file.exists() for file in files):
         print(words, file=sys.stderr, flush=True)
         raise CannotRun("accel rehearse", ["the process of a rank has ended before it could say what it found"])
     return [loads(file.read_text()) for file in files]
-
-
-def _remove(path: Path) -> None:
-    """Remove what a rehearsal has made, if it is still there."""
-    with suppress(OSError):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 COMMAND = LaunchCommand(

@@ -101,7 +101,7 @@ class UnusedParameterCheck:
 
     def _refuse(self, found: Sequence[Sequence[str]]) -> NoReturn:
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
-        ordered = [names[id(parameter)] for parameter in divided_parameters(self._groups)]
+        ordered = [names.get(id(parameter), "a parameter") for parameter in divided_parameters(self._groups)]
         most = [max(marks) for marks in zip(*found, strict=True)]
         lacks = [
             [name for name, mark, all_ in zip(ordered, marks, most, strict=True) if mark < all_] for marks in found
