@@ -5,13 +5,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import long_sequence_trainer
 import pytest
 from jobs import start
+from repository import ROOT
 from suite.soak import in_soak
 
 pytestmark = pytest.mark.skipif(not find_spec("transformers"), reason="a library is not installed")
-SCRIPT = Path(long_sequence_trainer.__file__)
+SCRIPT = ROOT / "tests-integration" / "scripts" / "long_sequence_trainer.py"
 
 
 def run(folder: Path, sizes: dict[str, int], rows: int, processes: int) -> dict[str, Any]:

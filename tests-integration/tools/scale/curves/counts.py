@@ -99,6 +99,7 @@ def notes(size: int) -> float:
     stores = [StatusStore(store, rank) for rank in range(size)]
     for other in stores[1:]:
         other.post(f"parts/{other.rank}", [{}])
+    stores[0].remember_all()
     before = store.requests
     StoreExchange(stores[0], FlightRecorder()).exchange_notes("parts", range(size), [{}])
     return store.requests - before

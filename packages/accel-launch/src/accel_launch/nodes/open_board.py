@@ -123,7 +123,7 @@ def _no_answer(node: NodeSpec, wait_s: float, why: str) -> CannotRun:
     return CannotRun(
         "launch",
         [
-            f"machine 0 does not answer at {node.host}:{node.port} ({why}; tried for {wait_s:g} s): start"
+            f"machine 0 does not answer at {node.host}:{node.port} ({why}; tried for {wait_s:.3g} s): start"
             " accel launch there with --machine_rank 0, and check --main_process_ip and --main_process_port"
         ],
     )
