@@ -1,13 +1,17 @@
 """A rehearsal changes no file that was there, and leaves none behind."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from accel_rehearse.protected_files import ProtectedFiles, remove_made
 from accel_rehearse.refusal import CannotRehearse
+from accel_rehearse.surroundings import writing_nothing
+from torch import nn
 
 pytestmark = pytest.mark.timeout(300)
 Rehearse = Callable[..., Any]
@@ -58,6 +62,14 @@ def test_a_script_that_removes_what_was_there_is_refused(tmp_path: Path, rehears
     assert "--in_place" in refusal["what"]
     assert rehearse(script, "-n", "2", "--ranks", "0", "--in_place").code == 0
     assert not (tmp_path / "runs" / "checkpoint_0").exists()
+
+
+def test_a_rehearsal_needs_no_library_that_accel_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("safetensors", "safetensors.torch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with writing_nothing():
+        torch.save(nn.Linear(1, 1), tmp_path / "weights")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_in_which_something_else_is_stays(tmp_path: Path) -> None:

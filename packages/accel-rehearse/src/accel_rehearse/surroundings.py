@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -83,6 +84,11 @@ def writing_nothing() -> Iterator[None]:
         begin(session, *args, **{**kwargs, "main": False})
 
     nothing = Mock(return_value=None)
+    tensor_files: AbstractContextManager[object] = nullcontext()
+    if find_spec("safetensors") is not None:  # a library of scripts, which nothing of accel needs
+        tensor_files = patch.multiple(
+            "safetensors.torch", save_file=nothing, save_model=nothing, save=Mock(return_value=b"")
+        )
     with (
         patch.multiple(Accelerator, save_model=nothing, save=nothing),
         patch.multiple(Checkpointer, save=_save, load=nothing, save_and_stop=Mock(side_effect=SystemExit(0))),
@@ -90,7 +96,7 @@ def writing_nothing() -> Iterator[None]:
         patch("accel.preparation.ConsumptionLog.write", nothing),
         patch.object(TrackingSession, "__init__", untracked),
         patch.object(torch, "save", nothing),
-        patch.multiple("safetensors.torch", save_file=nothing, save_model=nothing, save=Mock(return_value=b"")),
+        tensor_files,
         patch.object(torch, "compile", _uncompiled),
     ):
         yield
