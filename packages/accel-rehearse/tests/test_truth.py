@@ -30,7 +30,6 @@ CASES: dict[str, tuple[int, list[str], list[str]]] = {
     "adafactor": (2, [], ["--model", "t5", "--optimizer", "adafactor"]),
     "recomputation": (2, [], ["--model", "vit", "--recompute"]),
     "copies of parts": (4, ["--use_fsdp", PLAN, "dp_replicate_size=2,dp_shard_size=2"], ["--model", "gpt2"]),
-    "divided layers": (2, ["--use_fsdp", PLAN, "tp_size=2"], ["--model", "llama"]),
     "one process": (1, [], ["--model", "vit", "--optimizer", "sgd"]),
 }
 
