@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from accel_rehearse.protected_files import ProtectedFiles, remove_made
+from accel_rehearse.command import remove_made
+from accel_rehearse.protected_files import ProtectedFiles
 from accel_rehearse.refusal import CannotRehearse
 from accel_rehearse.surroundings import writing_nothing
 from torch import nn

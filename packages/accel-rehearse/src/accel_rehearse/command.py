@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from json import dumps, loads
 from pathlib import Path
@@ -21,7 +22,6 @@ from accel_launch.script_job import read_script_job
 from accel_state.errors import CannotRun
 
 from accel_rehearse.hardware import KNOWN, hardware_of, read_number, read_rates
-from accel_rehearse.protected_files import remove_made
 from accel_rehearse.report import report_of, table_of
 
 RUNNER = "accel_rehearse.runner"
@@ -175,6 +175,16 @@ def _rehearse(options: ResolvedOptions, folder: Path, asked: dict[str, Any]) -> 
         print(words, file=sys.stderr, flush=True)
         raise CannotRun("accel rehearse", ["the process of a rank has ended before it could say what it found"])
     return [loads(file.read_text()) for file in files]
+
+
+def remove_made(paths: Iterable[Path]) -> None:
+    """Remove what a rehearsal has made and is still there. A folder in which something else is stays."""
+    for path in sorted(paths, key=lambda path: len(path.parts), reverse=True):
+        with suppress(OSError):
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()
 
 
 COMMAND = LaunchCommand(

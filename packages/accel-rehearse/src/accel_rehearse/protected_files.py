@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,16 +97,6 @@ class ProtectedFiles:
         # hidden folders of the home have caches and settings
         hidden = [one for one in path.parents if one.parent == self._home and one.name.startswith(".")]
         return any(path.is_relative_to(one) for one in self._free) or any(one not in self._here for one in hidden)
-
-
-def remove_made(paths: Iterable[Path]) -> None:
-    """Remove what a rehearsal has made and is still there. A folder in which something else is stays."""
-    for path in sorted(paths, key=lambda path: len(path.parts), reverse=True):
-        with suppress(OSError):
-            if path.is_dir() and not path.is_symlink():
-                path.rmdir()
-            else:
-                path.unlink()
 
 
 def _place(name: str, folder: int | None) -> Path:
