@@ -30,6 +30,7 @@ LAST_WORDS = {
     "early_stopping": "no improvement for 2 epochs",
     "gan": "epoch 2: critic",
     "image_classification": "of 360 held-out images",
+    "long_context": "result: perplexity",
     "lora": "with the adapters from the disk",
     "optuna_search": "of 3\n",
     "preemptible": "epoch 5: loss",
@@ -42,6 +43,7 @@ SHORTER = {
     "datasets_stream": ["--epochs", "1"],
     "digits": ["--epochs", "1"],
     "image_classification": ["--epochs", "1"],
+    "long_context": ["--epochs", "1", "--length", "256"],
     "lora": ["--epochs", "1"],
     "optuna_search": ["--trials", "3", "--epochs", "1"],
     "preemptible": ["--epochs", "6"],
@@ -53,6 +55,7 @@ ALIKE = {
     "cross_validation": 1.0,
     "datasets_stream": 1.0,
     "image_classification": 3.0,
+    "long_context": 0.002,  # as printed: sums of float32 are rounded otherwise
     "lora": 0.5,  # in float64 the losses are equal
     "preemptible": 1.0,
     "webdataset_stream": 1.0,

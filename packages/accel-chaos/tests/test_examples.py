@@ -12,6 +12,7 @@ EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 RESUMING = {
     "averaged_weights.py": ("--epochs", "3"),
     "causal_lm.py": ("--epochs", "2"),
+    "long_context.py": ("--epochs", "2", "--length", "256"),
     "preemptible.py": ("--epochs", "2"),
 }
 
