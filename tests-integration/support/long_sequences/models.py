@@ -143,7 +143,7 @@ def train(case: LongCase, layout: str) -> Trained:
     optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.01)
     loader: Any = DataLoader(rows_of(case), batch_size=ROWS // accelerator.run.mesh.data_size)  # type: ignore[arg-type]
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    losses, norms, window = [], [], torch.zeros(())
+    losses, norms, gradients, window = [], [], dict[str, Tensor](), torch.zeros(())
     for batch in loader:
         with accelerator.accumulate(model):
             count = (batch["labels"][:, 1:] != -100).sum()
@@ -156,8 +156,11 @@ def train(case: LongCase, layout: str) -> Trained:
                 held = [parameter for parameter in model.parameters() if parameter.requires_grad]
                 norms.append(accelerator.clip_grad_norm_(held, 0.5).item())
                 losses.append(accelerator.reduce(window, "sum" if case.weighted else "mean").item())
+                for name, parameter in accelerator.unwrap_model(model).named_parameters():
+                    if parameter.grad is not None:
+                        gradients[f"gradient of {name} in step {len(losses)}"] = whole(parameter.grad).clone()
                 window = torch.zeros(())
             optimizer.step()
             optimizer.zero_grad()
     state = accelerator.unwrap_model(model).state_dict()
-    return Trained(losses, norms, {name: whole(value) for name, value in state.items()})
+    return Trained(losses, norms, gradients | {name: whole(value) for name, value in state.items()})

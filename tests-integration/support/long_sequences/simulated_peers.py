@@ -57,14 +57,16 @@ class SimulatedPeers(SequencePeers):
         return lambda: [self._board.queues[self.rank, index].get(timeout=LIMIT_S) for index in tags]
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
+        self._board.sent[self.rank] += 2 * x.numel()
         return torch.stack(self._exchange(x.contiguous())).sum(0)
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
+        self._board.sent[self.rank] += x.numel() * (self.size - 1)
         return torch.stack(self._exchange(x.contiguous()))
 
 
 def simulate(layout: SequenceLayout, job: Callable[[Ranks], T]) -> tuple[list[T], dict[str, Board]]:
-    """The results of a job on each rank that shares sequences, and what the groups have exchanged."""
+    """The results of a job on each rank that shares sequences, and what all and the groups of rank 0 have exchanged."""
     everyone = Board(layout.size)
     of_heads = [Board(layout.heads) for _ in range(layout.ring)]
     of_ring = [Board(layout.ring) for _ in range(layout.heads)]
@@ -77,4 +79,8 @@ def simulate(layout: SequenceLayout, job: Callable[[Ranks], T]) -> tuple[list[T]
 
     with ThreadPoolExecutor(layout.size) as pool:
         waiting = [pool.submit(on, rank) for rank in range(layout.size)]
-        return [one.result(timeout=LIMIT_S) for one in waiting], {"heads": of_heads[0], "ring": of_ring[0]}
+        return [one.result(timeout=LIMIT_S) for one in waiting], {
+            "all": everyone,
+            "heads": of_heads[0],
+            "ring": of_ring[0],
+        }
