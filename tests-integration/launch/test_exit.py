@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import vote_at_exit
+from jobs import start_by_hand
 from suite.soak import Cases
 
 LOOP = """
@@ -77,3 +79,13 @@ def test_an_error_after_the_loop_is_the_error_of_the_job(cases: Cases, tmp_path:
         assert done.returncode == 1, done.stderr
         assert "reduce (sum) takes tensors" in done.stderr
         assert "SIGABRT" not in done.stderr
+
+
+def test_a_vote_under_way_when_python_ends_aborts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As between machines, where a thread waits for the vote."""
+    monkeypatch.setenv("ACCEL_SHARED_MEMORY", "0")
+    first, second = start_by_hand(Path(vote_at_exit.__file__), tmp_path / "at the very end")
+    done, other = first.end(), second.end()
+    assert (done.code, other.code) == (1, 1), done.err + other.err
+    assert "LookupError: the sample that nobody has" in done.err
+    assert "terminate called" not in done.err

@@ -24,12 +24,14 @@ from accel_comm.status_store import StatusStore
 POLL_S = 0.25
 #: seconds that the end of a process waits for the watchdog
 CLOSING_S = 1.6
+#: the modules in which accel waits
+_WAITS = ("torch.distributed", "concurrent.futures", "threading")
 
 
 def is_in_wait(frame: FrameType) -> bool:
     """Return whether a stack that has begun an exchange still waits in it, and runs no handler of a signal."""
     inner: FrameType | None = frame
-    while inner is not None and f"torch{os.sep}distributed" in inner.f_code.co_filename:
+    while inner is not None and inner.f_globals.get("__name__", "").startswith(_WAITS):
         inner = inner.f_back
     return inner is not None and is_ours(inner)
 

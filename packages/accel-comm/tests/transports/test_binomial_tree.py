@@ -22,15 +22,16 @@ def trees() -> list[object]:
         found.append(
             tree.all_reduce(bytes([rank + number + 1]), lambda some: b"".join(one.rstrip(b"\0") for one in some))
         )
+        found.append(tree.gather(bytes([rank + number]) * 70))
     return found
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 8])
-def test_a_tree_of_any_size_joins_in_rank_order_and_tells_all(size: int, world: MakePool) -> None:
+@pytest.mark.parametrize("size", [2, 3, 5, 6, 8])
+def test_a_tree_of_any_size_joins_and_gathers_in_rank_order_and_tells_all(size: int, world: MakePool) -> None:
     expected: list[object] = []
     for number in range(3):
         whole = bytes(rank + number + 1 for rank in range(size))
-        expected.append(whole.ljust(64, b"\0"))
+        expected += [whole.ljust(64, b"\0"), [bytes([rank + number]) * 70 for rank in range(size)]]
     assert world(size).run(trees) == [expected] * size
 
 

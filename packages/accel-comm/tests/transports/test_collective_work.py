@@ -38,20 +38,15 @@ def gather(mine: torch.Tensor, rows: list[torch.Tensor] | None, root: int, *, as
     return Work(mine, rows)
 
 
-def broadcast(whole: torch.Tensor, root: int, *, async_op: bool) -> Work:
-    return Work(whole)
-
-
 @pytest.mark.parametrize("length", [10, KEPT // RANKS + 1, KEPT + 1])
-def test_rows_that_go_through_rank_0_are_let_go_of_without_a_wait(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_rank_0_gathers_are_let_go_of_without_a_wait(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the rows were views of one tensor, a kept collective would hold it, until the limit of a wait."""
     waits: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: math.inf if waits else 0.0, sleep=waits.append)
     monkeypatch.setattr(collective_work, "time", clock)
     monkeypatch.setattr(dist, "gather", gather)
-    monkeypatch.setattr(dist, "broadcast", broadcast)
     work = CollectiveWork(0, RANKS, FlightRecorder(), cast(PeerErrors, SimpleNamespace(translated=nullcontext)))
-    rows = work.gather_rows(bytes(length))
-    assert rows == [bytes([rank]) * length for rank in range(RANKS)]
+    rows = work.gather(bytes(length), 0)
+    assert [row.tolist() for row in rows] == [[rank] * length for rank in range(RANKS)]
     assert waits == []
     assert all(kept.nbytes <= KEPT for kept in work._finished)

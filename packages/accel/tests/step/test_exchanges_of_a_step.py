@@ -1,5 +1,8 @@
 """How many exchanges of accel's own the host makes in a training step, beside those that torch queues for gradients."""
 
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -7,10 +10,11 @@ import pytest
 import torch
 from accel import Accelerator
 from accel_comm.flight_recorder import FlightRecorder
+from accel_comm.transports.binomial_tree import BinomialTree
 from accel_testing import MakePool
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 #: arguments of Accelerator, whether gradients are clipped, whether losses have weights, and exchanges of a step
 KINDS: dict[str, tuple[dict[str, Any], bool, bool, int]] = {
@@ -69,3 +73,48 @@ def test_the_host_exchanges_nothing_in_a_step_that_needs_nothing(world: MakePool
     ways, clip, weighted, expected = KINDS[kind]
     for names in world(2).run(exchanges, ways, clip, weighted, "in turn" in kind):
         assert len(names) == expected * 6, names
+
+
+class Shards(IterableDataset[Tensor]):
+    """A stream that each rank reads a part of."""
+
+    num_shards = 2
+
+    def shard(self, num_shards: int, index: int) -> "Shards":
+        return self
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(torch.rand(40, 4))
+
+
+def votes_between_machines() -> tuple[int, int]:
+    """The votes on batches that were exchanged in the main thread, and in others, in a part of a pass over a stream."""
+    os.environ["ACCEL_SHARED_MEMORY"] = "0"
+    accelerator = Accelerator(cpu=True, strategy="ddp")
+    model = nn.Linear(4, 1)
+    loader = DataLoader(Shards(), batch_size=2)
+    model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+    main, threads, exchange = threading.get_ident(), list[int](), BinomialTree.all_reduce
+
+    def noted(tree: BinomialTree, mine: bytes, join: Callable[[Sequence[bytes]], bytes]) -> bytes:
+        threads.append(threading.get_ident())
+        return exchange(tree, mine, join)
+
+    with patch.object(BinomialTree, "all_reduce", noted):
+        for number, inputs in enumerate(loader):
+            if number == 2:
+                threads.clear()
+            accelerator.backward(model(inputs).mean())
+            optimizer.step()
+            optimizer.zero_grad()
+            if number == 12:
+                break
+    in_main = threads.count(main)
+    return in_main, len(threads) - in_main
+
+
+def test_the_main_thread_exchanges_no_votes_on_batches_between_machines(world: MakePool) -> None:
+    """It reads each a batch later: the vote on the last of ten batches may be under way, as that on the first was."""
+    for in_main, behind in world(2).run(votes_between_machines):
+        assert in_main == 0
+        assert behind in (9, 10, 11)

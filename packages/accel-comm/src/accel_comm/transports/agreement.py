@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import final
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar, final
 
-from accel_comm.flight_recorder import FlightRecorder
-from accel_comm.transports._base import ROOM, Join
+from accel_comm.flight_recorder import FlightRecorder, call_site
+from accel_comm.transports._base import ROOM, Join, longest_of
 from accel_comm.transports.binomial_tree import BinomialTree
 from accel_comm.transports.header import ABOUT, BARE, CALLS, Header, calls, header, joined, require_one_call, unpacked
 from accel_comm.transports.peer_errors import PeerErrors
+from accel_comm.transports.posted import post
 from accel_comm.transports.shared_memory import LONGEST, SharedMemoryChannel
 
 logger = logging.getLogger("accel")
+
+T = TypeVar("T")
 
 #: bytes of a message of the tree, however many ranks it speaks for
 BLOCK = 4096
@@ -107,9 +111,11 @@ class Agreement(ABC):
 class TreeAgreement(Agreement):
     """The headers that ranks join on their way up a tree, so that the root's speaks for all.
 
+    Votes may be under way behind the training. Whatever comes after them begins when they are over: each call and each
+    vote of a rank meets that of the same number on the others.
+
     Args:
         tree: Messages between the ranks.
-        gather: Function that exchanges rows of one length between all ranks.
         size: Number of ranks.
         recorder: Flight recorder of this process.
         errors: Errors of an exchange that another process has left.
@@ -119,7 +125,6 @@ class TreeAgreement(Agreement):
     def __init__(
         self,
         tree: BinomialTree,
-        gather: Callable[[bytes], list[bytes]],
         size: int,
         recorder: FlightRecorder,
         errors: PeerErrors,
@@ -127,7 +132,8 @@ class TreeAgreement(Agreement):
         warns: bool,
     ) -> None:
         super().__init__(size, recorder, warns=warns)
-        self._tree, self._gather, self._errors = tree, gather, errors
+        self._tree, self._errors = tree, errors
+        self._newest: Future[Any] | None = None
         self.room = BLOCK - BARE
         self.share = self.room // size - _LENGTH
 
@@ -138,15 +144,61 @@ class TreeAgreement(Agreement):
         whole, _ = self._of(what, b"".join, part=part, longest=length)
         return without_lengths(whole.part) if whole.longest <= self.share else [], whole.longest
 
+    def post(self, what: str, yes: bool) -> Future[tuple[bool, bool]]:
+        """Begin a vote, and return its result to come: whether all ranks say yes, and whether a rank does.
+
+        Args:
+            what: Name of the vote, which has to be the same on all ranks.
+            yes: Vote of this rank.
+
+        Collective:
+            Every rank must call.
+        """
+        mine = header(what, call_site(), b"1" if yes else b"0")
+
+        def vote() -> tuple[bool, bool]:
+            alike = not self._on_tree(mine, longest_of).differs
+            return yes and alike, yes or not alike
+
+        self._newest = posted = post(vote, self._newest, self._tree.abandon)
+        return posted
+
+    def read(self, posted: Future[T]) -> T:
+        """Wait for a vote, and return its result.
+
+        Raises:
+            CollectiveMismatch: On every rank, with a line for each rank, if ranks call different operations.
+            PeerLost: If another process is gone.
+        """
+        with self._errors.translated():
+            try:
+                return posted.result()
+            except RuntimeError:
+                self._settle()  # the votes that came after it have failed with it
+                raise
+
+    def _settle(self) -> None:
+        if (newest := self._newest) is not None:
+            newest.exception()  # an interrupt of this wait forgets nothing
+            self._newest = None
+            newest.result()
+
     def _exchanged(self, mine: Header, join: Join) -> tuple[Header, Sequence[bytes]]:
+        with self._errors.translated():
+            self._settle()
+            whole = self._on_tree(mine, join)
+        return whole, [whole.part]
+
+    def _on_tree(self, mine: Header, join: Join) -> Header:
+        """Return the header of all ranks together."""
+
         def join_blocks(blocks: Sequence[bytes]) -> bytes:
             return joined([unpacked(message) for message in blocks], join).packed()
 
-        with self._errors.translated():
-            whole = unpacked(self._tree.all_reduce(mine.packed(), join_blocks))
+        whole = unpacked(self._tree.all_reduce(mine.packed(), join_blocks))
         if not self._is_settled(whole):
-            self._judge(whole, [unpacked(row) for row in self._gather(mine._replace(part=b"").packed())])
-        return whole, [whole.part]
+            self._judge(whole, [unpacked(row) for row in self._tree.gather(mine._replace(part=b"").packed())])
+        return whole
 
 
 @final

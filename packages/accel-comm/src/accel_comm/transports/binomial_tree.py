@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    import torch
 
 #: tags of messages: far from those that people choose, another one for each call, so that what is left of a call that
 #: was interrupted never meets the next
@@ -14,7 +19,7 @@ _TAGS, _FIRST_TAG = 1 << 28, 1 << 29
 class BinomialTree:
     """A binomial tree over the ranks of the default group, which must serve the CPU.
 
-    A call takes 2 (N - 1) messages in 2 log N steps.
+    A call takes 2 (N - 1) messages in 2 log N steps. Any thread may call, if no other thread is in a call.
 
     Args:
         rank: Rank of this process.
@@ -26,10 +31,12 @@ class BinomialTree:
         import torch
         import torch.distributed
 
-        self._dist = torch.distributed
-        self._rank, self._calls = rank, 0
+        self._torch, self._dist = torch, torch.distributed
+        self._rank, self._size, self._calls = rank, size, 0
+        #: the message that a thread waits for
+        self._awaited: Any = None
         lowest = rank & -rank if rank else size
-        self._parent = rank - lowest
+        self._parent, self._end = rank - lowest, rank + lowest
         #: each at the head of a branch of twice as many ranks as that of the child before
         self._children = [rank + step for step in _powers(min(lowest, size - rank))]
         self._block = bytearray(block)
@@ -48,23 +55,50 @@ class BinomialTree:
         Collective:
             Every rank must call.
         """
-        self._calls += 1
-        up = _FIRST_TAG + 2 * (self._calls % _TAGS)
-        down = up + 1
-        send, receive = self._dist.isend, self._dist.irecv
-        _finish([receive(block, child, tag=up) for block, child in zip(self._received, self._children, strict=True)])
+        self._receive(self._received)
         whole = join([mine, *map(bytes, self._blocks)]) if self._blocks else mine
         self._block[:] = whole.ljust(len(self._block), b"\0")
-        if self._rank:
-            _finish([send(self._sent, self._parent, tag=up)])  # heard only then, in the same memory
-            _finish([receive(self._sent, self._parent, tag=down)])
-        _finish([send(self._sent, child, tag=down) for child in reversed(self._children)])
+        self._pass_on(self._sent, self._sent)
         return bytes(self._block)
 
+    def gather(self, row: bytes) -> list[bytes]:
+        """Return the rows of all ranks, of one length, in rank order.
 
-def _finish(works: Sequence[Any]) -> None:
-    for work in works:
-        work.wait()
+        Collective:
+            Every rank must call.
+        """
+        rows, length = bytearray(row * self._size), len(row)
+        whole = self._torch.frombuffer(rows, dtype=self._torch.uint8).view(self._size, length)
+        # a branch is ranks in a row: that of a child as many as the child is away
+        self._receive([whole[child : 2 * child - self._rank] for child in self._children])
+        self._pass_on(whole[self._rank : self._end], whole)
+        return [bytes(rows[start : start + length]) for start in range(0, len(rows), length)]
+
+    def abandon(self) -> None:
+        """End the wait of another thread in a call, and all exchange with the ranks, at the end of this process."""
+        if self._awaited is not None:
+            with suppress(RuntimeError):  # a wait that is too long ends all others: gloo's unbound_buffer.cc
+                self._awaited.wait(timedelta(milliseconds=1))
+
+    def _receive(self, parts: Sequence[torch.Tensor]) -> None:
+        """Begin a call, and receive what the children send."""
+        self._calls += 1
+        self._tag = _FIRST_TAG + 2 * (self._calls % _TAGS)
+        pairs = zip(parts, self._children, strict=True)
+        self._finish([self._dist.irecv(part, child, tag=self._tag) for part, child in pairs])
+
+    def _pass_on(self, branch: torch.Tensor, whole: torch.Tensor) -> None:
+        """Send to the parent what the branch says, and to the children what all say."""
+        send, down = self._dist.isend, self._tag + 1
+        if self._rank:
+            self._finish([send(branch, self._parent, tag=self._tag)])  # heard only then, in the same memory
+            self._finish([self._dist.irecv(whole, self._parent, tag=down)])
+        self._finish([send(whole, child, tag=down) for child in reversed(self._children)])
+
+    def _finish(self, works: Sequence[Any]) -> None:
+        for work in works:
+            self._awaited = work
+            work.wait()
 
 
 def _powers(below: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections import deque
 from collections.abc import Callable
@@ -61,17 +60,6 @@ class CollectiveWork:
         rows = [torch.empty_like(mine) for _ in range(self._size)] if self._rank == target else None
         self._run(dist.gather, mine, rows, target)
         return rows or []
-
-    def gather_rows(self, row: bytes) -> list[bytes]:
-        """Return the rows of all ranks, of one length, by way of rank 0: gloo's own gather takes N (N - 1) messages."""
-        import torch
-        import torch.distributed as dist
-
-        length, rows = len(row), self.gather(row, 0)
-        whole = torch.cat(rows) if rows else torch.empty(self._size * length, dtype=torch.uint8, device="cpu")
-        self._run(dist.broadcast, whole, 0)
-        start = whole.data_ptr()
-        return [ctypes.string_at(start + rank * length, length) for rank in range(self._size)]
 
     def _run(self, begin: Callable[..., Any], received: torch.Tensor, *others: Any) -> Callable[[], bool] | None:
         """Run a collective, and return the function that tells whether a device has done it, if one continues."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import final
 
-from accel_comm.errors import PeerLost
+from accel_comm.errors import AccelError, PeerLost
 from accel_comm.flight_recorder import FlightRecorder
 from accel_comm.hang_detector import ENDING_S
 from accel_comm.hang_diagnosis import ADVICE
@@ -45,7 +45,7 @@ class PeerErrors:
             yield
         except RuntimeError as error:
             text = str(error)
-            if not any(word in text for word in _WORDS):
+            if isinstance(error, AccelError) or not any(word in text for word in _WORDS):
                 raise
             if type(error).__name__ == "DistBackendError":
                 error.add_note(str(self.error("above")))

@@ -20,9 +20,10 @@ from accel_comm.transports.collective_work import CollectiveWork
 from accel_comm.transports.header import Header, header, require_one_call, unpacked
 from accel_comm.transports.peer_errors import PeerErrors
 from accel_comm.transports.point_to_point import TorchPointToPoint
+from accel_comm.transports.posted_votes import PostedVotes
 from accel_comm.transports.shared_memory import SharedMemoryChannel, map_shared_memory
 from accel_comm.transports.shared_votes import SharedMemoryVotes
-from accel_comm.transports.votes import AgreedVotes, Votes
+from accel_comm.transports.votes import Votes
 
 if TYPE_CHECKING:
     import torch
@@ -67,10 +68,9 @@ class TorchDist(Transport):
         # gloo has no average: sum and divide
         self._ops: dict[Reduction, Any] = {"sum": op.SUM, "mean": op.SUM, "max": op.MAX, "min": op.MIN}
         warns = self.rank == 0
-        tree = BinomialTree(self.rank, self.size, BLOCK)
-        self._agreement: Agreement = TreeAgreement(
-            tree, self._work.gather_rows, self.size, self.recorder, self._errors, warns=warns
-        )
+        self._tree = BinomialTree(self.rank, self.size, BLOCK)
+        self._on_tree = TreeAgreement(self._tree, self.size, self.recorder, self._errors, warns=warns)
+        self._agreement: Agreement = self._on_tree
         self._channel = self._open_channel(store, wanted=share_memory) if store is not None else None
         if self._channel is not None:
             self._agreement = SharedMemoryAgreement(self._channel, self.size, self.recorder, warns=warns)
@@ -118,7 +118,7 @@ class TorchDist(Transport):
 
     def votes(self, what: str) -> Votes:
         if self._channel is None:
-            return AgreedVotes(what, self)
+            return PostedVotes(what, self._on_tree, self.recorder)
         return SharedMemoryVotes(what, self._channel, self.recorder, functools.partial(self.agree, f"{what} (vote)"))
 
     def _rows(self, payload: bytes, longest: int) -> list[bytes]:
@@ -127,7 +127,8 @@ class TorchDist(Transport):
         if len(row) * self.size <= TOGETHER:
             self.recorder.begin("all_gather", f"{len(row)} bytes")
             try:
-                rows = self._work.gather_rows(row)
+                with self._errors.translated():
+                    rows = self._tree.gather(row)
             finally:
                 self.recorder.end()
         else:

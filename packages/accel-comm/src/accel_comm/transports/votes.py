@@ -50,14 +50,7 @@ class Votes(ABC):
 
 @final
 class AgreedVotes(Votes):
-    """The votes that ranks exchange as they cast them, by `agree` of a transport.
-
-    A vote cannot be posted here, to be read with the next, since no reduction of log N messages goes on by itself: on a
-    tree a message is passed on only by a rank that waits for it, and gloo's own all_reduce is a ring of 2 (N - 1)
-    messages, which would also wait in vain for a rank that makes another call.
-
-    Source:
-        `allreduce` in gloo/allreduce.cc, where UNSPECIFIED is RING.
+    """The votes by `agree` of a transport that waits for no process.
 
     Collective:
         Every rank must make one.
@@ -68,7 +61,7 @@ class AgreedVotes(Votes):
         self._all = self._any = True
 
     def cast(self, yes: bool) -> bool:
-        """Cast a vote, and wait for the votes of all ranks."""
+        """Cast a vote."""
         before = self._all
         alike = self._transport.agree(self._what, b"1" if yes else b"0") is not None
         self._all, self._any = yes and alike, yes or not alike

@@ -45,8 +45,8 @@ def in_step(
     """Yield the batches of this rank until the data of all ranks ends, with a flag for the last one.
 
     A rank that has run out is served samples again, which do not count. With `Ending.DROP` all ranks end with the
-    first. Ranks vote on whether each has a full next batch. They vote while that batch is read ahead, so on one machine
-    a rank waits only for ranks that are more than a batch behind. With `Ending.DROP` it waits for this very vote, as
+    first. Ranks vote on whether each has a full next batch. They vote while that batch is read ahead, so a
+    rank waits only for ranks that are more than a batch behind. With `Ending.DROP` it waits for this very vote, as
     the next batch of any rank decides whether this one is the last, and no more than one is read ahead.
 
     Args:
