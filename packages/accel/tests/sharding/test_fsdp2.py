@@ -119,14 +119,19 @@ class Accumulated(NamedTuple):
     clip: bool = True
     #: whether others are put in the places of the model's parameters before the optimizer is made
     replaced: bool = False
+    #: whether the model is prepared again, when all was forgotten
+    again: bool = False
 
 
 def accumulated(ways: dict[str, Any], loop: Accumulated) -> tuple[int, dict[str, Tensor]]:
     """The number of exchanges by all_reduce of more than a norm, and the weights after the windows."""
-    windows, _, clip, replaced = loop
+    windows, _, clip, replaced, again = loop
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=len(windows[0]), **ways)
     torch.manual_seed(0)
     model, size = accelerator.prepare(Skipping()), accelerator.num_processes
+    if again:
+        accelerator.free_memory()
+        model = accelerator.prepare(model)
     if replaced:
         model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
     optimizer = accelerator.prepare(torch.optim.AdamW(model.parameters(), lr=0.1))
@@ -153,6 +158,7 @@ WINDOWS: dict[str, Accumulated] = {
     "a block is not used at the end": Accumulated([[ALL, ALL, (0, 1), (1,)], [(2,), (3,), (3,), (2,)]], 2),
     "the last is left out": Accumulated([[ALL, (0, 1), ALL, None], [ALL] * 4], 2),
     "the last is left out, not clipped": Accumulated([[ALL, (0, 1), ALL, None], [ALL] * 4], 2, clip=False),
+    "of four, prepared again": Accumulated([[ALL] * 4], 1, again=True),
     "of other parameters": Accumulated([[ALL] * 2] * 2, 2, replaced=True),
 }
 

@@ -30,12 +30,16 @@ class Routed(nn.Module):
 ROWS = torch.linspace(-1, 1, 8, dtype=torch.float64).view(2, 4)
 
 
-def trained(find_unused_parameters: bool, unfreeze: bool) -> dict[str, Tensor]:
+def trained(find_unused_parameters: bool, unfreeze: bool, again: bool = False) -> dict[str, Tensor]:
     plugin = FullyShardedDataParallelPlugin(auto_wrap_policy="no_wrap", find_unused_parameters=find_unused_parameters)
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     torch.manual_seed(0)
     model = Routed()
     model.scale.requires_grad_(not unfreeze)
+    if again:
+        accelerator.prepare(model)
+        accelerator.free_memory()
+        accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     model.scale.requires_grad_(True)
     for _ in range(3):
@@ -49,23 +53,24 @@ def trained(find_unused_parameters: bool, unfreeze: bool) -> dict[str, Tensor]:
     return {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in state.items()}
 
 
-@pytest.mark.parametrize("unfreeze", [False, True])
-def test_ranks_that_use_different_experts_train_as_one_process(world: MakePool, unfreeze: bool) -> None:
+@pytest.mark.parametrize(("unfreeze", "again"), [(False, False), (True, False), (False, True)])
+def test_ranks_that_use_different_experts_train_as_one_process(world: MakePool, unfreeze: bool, again: bool) -> None:
     """The number is whole on both ranks, used by one of them, and trained from the start or unfrozen later."""
     wanted = trained(False, unfreeze)
-    for found in world(2).run(trained, True, unfreeze):
+    for found in world(2).run(trained, True, unfreeze, again):
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
 
-def refused() -> str:
+def refused(again: bool) -> str:
     with pytest.raises(UnlikeParameters) as error:
-        trained(False, False)
+        trained(False, False, again)
     return str(error.value)
 
 
-def test_different_experts_are_refused_on_all_ranks_if_not_announced(world: MakePool) -> None:
-    """torch would add the gradient of the one to that of the other."""
-    for error in world(2).run(refused):
+@pytest.mark.parametrize("again", [False, True])
+def test_different_experts_are_refused_on_all_ranks_if_not_announced(world: MakePool, again: bool) -> None:
+    """torch would add the gradient of the one to that of the other; also after another Accelerator's prepare."""
+    for error in world(2).run(refused, again):
         assert "rank 0 lacks gradients of experts.1.weight, experts.1.bias" in error
         assert "rank 1 lacks gradients of experts.0.weight, experts.0.bias" in error
         assert "find_unused_parameters=True" in error
@@ -186,8 +191,8 @@ def remembered() -> int:
                 accelerator.backward(model(micro_batch))
                 optimizer.step()
                 optimizer.zero_grad()
-    (check,) = cast("Any", accelerator.training)._steps.checks
-    return len(check._agreed)
+    (exchanges,) = cast("Any", accelerator.training)._steps.models
+    return len(exchanges.check._agreed)
 
 
 def test_few_kinds_of_backwards_are_remembered(world: MakePool) -> None:

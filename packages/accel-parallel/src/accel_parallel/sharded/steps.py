@@ -14,10 +14,8 @@ from torch.optim import Optimizer
 
 from accel_parallel.clip import clip_sharded_norm, sharded_norm, with_gradients
 from accel_parallel.invariants import refuse_strangers
-from accel_parallel.replicated_gradients import ReplicatedGradientSync
-from accel_parallel.sharded.copies_of_parts import CopiesOfParts
 from accel_parallel.sharded.loaded_state import divide_loaded_state
-from accel_parallel.sharded.unused_parameter_check import UnusedParameterCheck
+from accel_parallel.sharded.model_exchanges import ModelExchanges
 from accel_parallel.steps import Steps
 from accel_parallel.torch_steps import TorchSteps
 
@@ -33,12 +31,8 @@ class ShardedSteps(Steps):
 
     def __init__(self) -> None:
         self.torch = TorchSteps()
-        #: of the parameters that every rank holds whole
-        self.gradient_syncs: list[ReplicatedGradientSync] = []
-        #: of models of which there are several copies
-        self.copies: list[CopiesOfParts] = []
-        #: of models whose ranks have to use the same parameters
-        self.checks: list[UnusedParameterCheck] = []
+        #: the exchanges and checks of each model
+        self.models: list[ModelExchanges] = []
 
     def meet(self, objects: Sequence[Any], models: Sequence[nn.Module]) -> None:
         """Raise if an optimizer has parameters of none of the models.
@@ -106,13 +100,10 @@ class ShardedSteps(Steps):
         Collective:
             Every rank must call.
         """
-        before = [check.marks() for check in self.checks]
         with ExitStack() as stack:
-            for copies in self.copies:
-                stack.enter_context(copies.backward(due=due))
+            for exchanges in self.models:
+                stack.enter_context(exchanges.backward(due=due))
             self.torch.backward(loss, models, optimizers, due=due, **kwargs)
-        for check, marks in zip(self.checks, before, strict=True):
-            check.compare(marks)
 
     def adopt(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> None:
         """Make parameters equal on all ranks that were put into a model after it was sharded.
@@ -128,8 +119,7 @@ class ShardedSteps(Steps):
         Collective:
             No rank waits for others.
         """
-        for known in (self.gradient_syncs, self.copies, self.checks):
-            known.clear()
+        self.models.clear()
 
     def settle_gradients(self) -> None:
         """Close a window: average the gradients of parameters that every rank holds whole, and those of copies.
@@ -137,10 +127,8 @@ class ShardedSteps(Steps):
         Collective:
             Every rank must call.
         """
-        for sync in self.gradient_syncs:
-            sync.average()
-        for copies in self.copies:
-            copies.average()
+        for exchanges in self.models:
+            exchanges.average()
 
     def total_norm(self, gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor:
         """Return the norm, each part counted once.

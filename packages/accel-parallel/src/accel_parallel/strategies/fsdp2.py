@@ -31,6 +31,7 @@ from accel_parallel.sharded.copies import allow_copies
 from accel_parallel.sharded.copies_of_parts import CopiesOfParts
 from accel_parallel.sharded.forward import ShardedForward
 from accel_parallel.sharded.loaded_state import divide_loaded
+from accel_parallel.sharded.model_exchanges import ModelExchanges
 from accel_parallel.sharded.numbers import guard_numbers
 from accel_parallel.sharded.steps import ShardedSteps
 from accel_parallel.sharded.unused_parameter_check import UnusedParameterCheck
@@ -102,7 +103,8 @@ class Fsdp2(Strategy):
             policy: Dtypes of forwards.
 
         Returns:
-            The model itself. One that is sharded already comes back as it is.
+            The model itself. One that is sharded already comes back as it is; if a strategy has sharded it, its ranks
+            exchange beside torch what they did.
 
         Raises:
             BrokenInvariant: Ranks have unlike models.
@@ -112,6 +114,8 @@ class Fsdp2(Strategy):
             Every rank must call.
         """
         if isinstance(model, FSDPModule):
+            if (exchanges := ModelExchanges.of(model)) is not None:
+                self._take(exchanges, run)
             return model
         _refuse_sharded_parts(model)
         refuse_hooks(model.named_parameters())
@@ -168,15 +172,17 @@ class Fsdp2(Strategy):
             )
         if self.plugin.find_unused_parameters:
             cast("FSDPModule", model).set_reduce_scatter_unused_params(True)
-        else:
-            self.steps.checks.append(UnusedParameterCheck(model, run.transport))
-        if run.mesh.replicate > 1 and not offloads:
-            self.steps.copies.append(CopiesOfParts(model, mesh.get_group(0), precision.reduce_dtype))
+        copied = run.mesh.replicate > 1 and not offloads
         kept_whole = [parameter for parameter in model.parameters() if parameter in whole_everywhere]
-        if kept_whole:
-            self.steps.gradient_syncs.append(ReplicatedGradientSync(kept_whole, groups))
-        if self.steps.torch.missed is None:
-            self.steps.torch.missed = MissedGradients(run, groups, everywhere, self._late)
+        exchanges = ModelExchanges(
+            groups,
+            everywhere,
+            ReplicatedGradientSync(kept_whole, groups) if kept_whole else None,
+            CopiesOfParts(model, mesh.get_group(0), precision.reduce_dtype) if copied else None,
+            None if self.plugin.find_unused_parameters else UnusedParameterCheck(model, run.transport),
+        )
+        exchanges.stay_with(model)
+        self._take(exchanges, run)
         if source is not None:
             source.fill(model, groups, run.placed_on, torch.device("cpu") if offloads else run.placed_on)
         facts.check(model, masters)
@@ -191,6 +197,12 @@ class Fsdp2(Strategy):
             methods = ["generate"] if callable(getattr(model, "generate", None)) else []
         ShardedForward(model, groups, run.placed_on, policy).register(methods)
         return model
+
+    def _take(self, exchanges: ModelExchanges, run: Run) -> None:
+        if exchanges not in self.steps.models:
+            self.steps.models.append(exchanges)
+        if self.steps.torch.missed is None:
+            self.steps.torch.missed = MissedGradients(run, exchanges.groups, exchanges.everywhere, self._late)
 
     def _source(self, model: nn.Module, run: Run, whole: set[nn.Parameter]) -> RankZeroSource | None:
         """Return the weights, if only rank 0 has them, and the plugin allows that."""
@@ -215,7 +227,7 @@ class Fsdp2(Strategy):
 
     def _late(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return those of layers that were put into a model after it was sharded, or raise if they are in no model."""
-        syncs = self.steps.gradient_syncs
+        syncs = [exchanges.whole for exchanges in self.steps.models if exchanges.whole is not None]
         whole = [one for one in parameters if not isinstance(one, DTensor)]
         late = [one for one in whole if not any(id(one) in sync.parameters for sync in syncs)]
         if late:
