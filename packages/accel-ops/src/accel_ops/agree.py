@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from accel_comm import CollectiveMismatch, Transport, call_site
 from accel_comm.transports import Join, longest_of
 
-from accel_ops.flat import Flat, unusual
+from accel_ops.flat import Flat
 
 # torch's own operations abort the process, or mix up bytes in silence, when shapes or dtypes differ.
 
@@ -28,8 +29,7 @@ class ShapeMismatch(CollectiveMismatch):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """The description of one leaf that a rank is about to send.
 
     Args:
@@ -151,40 +151,31 @@ def signatures(operation: str, flat: Flat, transport: Transport) -> tuple[list[S
 def signature(flat: Flat) -> Signature:
     """Return the path, shape and dtype of every leaf."""
     return tuple(
-        Leaf(path, _shape(leaf), f"{leaf.dtype}{_apart(leaf)}", leaf.device.type)
-        if isinstance(leaf, torch.Tensor)
-        else Leaf(path, (), flat.kind(leaf))
-        for path, leaf in flat.named()
+        [
+            Leaf(
+                path,
+                () if kind == "nested" else leaf.shape,
+                f"{leaf.dtype} ({kind})" if kind not in (None, "meta") else str(leaf.dtype),
+                leaf.device.type,
+            )
+            if isinstance(leaf, torch.Tensor)
+            else Leaf(path, (), flat.kind(leaf))
+            for path, leaf, kind in zip(flat.paths, flat.leaves, flat.kinds, strict=True)
+        ]
     )
-
-
-def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    return () if tensor.is_nested else tuple(tensor.shape)
-
-
-def _apart(tensor: torch.Tensor) -> str:
-    kind = unusual(tensor)
-    return f" ({kind})" if kind not in (None, "meta") else ""
 
 
 def digest(flat: Flat) -> bytes:
     """Return a digest of structure, shapes and dtypes, of `DIGEST` bytes.
 
-    Equal looks have equal digests, and different ones almost never do.
+    Equal signatures have equal digests, and different ones almost never do.
     """
-    kinds = tuple(
-        [
-            (path, leaf.shape if kind is None else _shape(leaf), leaf.dtype, leaf.device.type, kind)
-            if isinstance(leaf, torch.Tensor)
-            else (path, flat.kind(leaf))
-            for path, leaf, kind in zip(flat.paths, flat.leaves, flat.kinds, strict=True)
-        ]
-    )
-    known = _digests.get(kinds)
+    leaves = signature(flat)
+    known = _digests.get(leaves)
     if known is None:
         if len(_digests) >= MOST_DIGESTS:
             _digests.clear()
-        known = _digests[kinds] = hashlib.blake2b(repr(kinds).encode(), digest_size=DIGEST).digest()
+        known = _digests[leaves] = hashlib.blake2b(repr(leaves).encode(), digest_size=DIGEST).digest()
     return known
 
 
