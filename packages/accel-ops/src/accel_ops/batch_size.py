@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from accel_ops.tree import honor_type, is_namedtuple, leaves, recursively_apply, same_mapping
+from accel_ops.tree import concatenate, is_namedtuple, leaves, recursively_apply
 
 
 def find_batch_size(data: Any) -> int:
@@ -82,16 +82,7 @@ def joined(batches: Sequence[Any]) -> Any:
     Args:
         batches: Batches for which `can_be_cut` is true, all of the same structure.
     """
-    if len(batches) == 1:
-        return batches[0]
-    first = batches[0]
-    if isinstance(first, torch.Tensor):
-        return torch.cat(list(batches))
-    if isinstance(first, Mapping):
-        return same_mapping(first, {key: joined([batch[key] for batch in batches]) for key in first})
-    if _is_column(first):
-        return honor_type(first, [entry for batch in batches for entry in batch])
-    return honor_type(first, [joined([batch[place] for batch in batches]) for place in range(len(first))])
+    return concatenate(batches, is_column=_is_column)
 
 
 def _is_column(value: Any) -> bool:

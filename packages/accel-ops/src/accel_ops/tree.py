@@ -142,12 +142,13 @@ def slice_tensors(
     return recursively_apply(lambda tensor: tensor[tensor_slice], data)
 
 
-def concatenate(data: Any, dim: int = 0) -> Any:
+def concatenate(data: Any, dim: int = 0, *, is_column: Callable[[Any], bool] = lambda value: False) -> Any:
     """Join nested structures leaf by leaf.
 
     Args:
         data: List of structures of one form.
         dim: Dim along which tensors are joined.
+        is_column: Function that returns whether to join a list or tuple end to end, and not entry by entry.
 
     Raises:
         TypeError: A leaf is no tensor, and there is more than one structure to join.
@@ -155,10 +156,16 @@ def concatenate(data: Any, dim: int = 0) -> Any:
     first = data[0]
     if len(data) == 1:
         return first
+    if is_column(first):
+        return honor_type(first, [entry for part in data for entry in part])
+
+    def join(key: Any) -> Any:
+        return concatenate([part[key] for part in data], dim, is_column=is_column)
+
     if isinstance(first, tuple | list):
-        return honor_type(first, [concatenate([part[index] for part in data], dim=dim) for index in range(len(first))])
+        return honor_type(first, [join(index) for index in range(len(first))])
     if isinstance(first, Mapping):
-        return same_mapping(first, {key: concatenate([part[key] for part in data], dim=dim) for key in first})
+        return same_mapping(first, {key: join(key) for key in first})
     if not isinstance(first, torch.Tensor):
         raise TypeError(f"only tensors can be joined, found a {type(first).__name__}")
     return torch.cat(data, dim=dim)
