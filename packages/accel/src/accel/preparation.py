@@ -6,7 +6,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -208,27 +208,18 @@ class Preparer:
         if self._is_ready(loader):
             return loader
         loader = original = _ORIGINALS.get(loader, loader)  # that of another Accelerator is prepared anew
-        data, run = self.settings.data, self.components.run
-        log = data.consumption_log
+        run, asked = self.components.run, asdict(self.settings.data)
+        if (log := asked["consumption_log"]) is not None:
+            asked["consumption_log"] = ConsumptionLog(Path(log).absolute(), str(len(self.loaders)))
         ready = prepare_data_loader(
             loader,
             run.placed_on,
-            split_batches=data.split_batches,
             put_on_device=self.settings.device_placement if place is None else place,
             rng_types=self.settings.rng_types,
-            dispatch_batches=data.dispatch_batches,
-            even_batches=data.even_batches,
-            use_seedable_sampler=data.use_seedable_sampler,
-            data_seed=data.data_seed,
-            non_blocking=data.non_blocking,
-            use_stateful_dataloader=data.use_stateful_dataloader,
-            ending=ending if ending is not None else data.ending,
-            check_datasets=data.check_datasets,
-            already_sharded=data.already_sharded,
-            consumption_log=ConsumptionLog(Path(log).absolute(), str(len(self.loaders))) if log is not None else None,
             transport=run.data_transport,
             hardware=run.device,
             accumulation=self.components.accumulation,
+            **asked | ({} if ending is None else {"ending": ending}),
         )
         _ORIGINALS[ready] = original
         return self._remember(self.loaders, ready)

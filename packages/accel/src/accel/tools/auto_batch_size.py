@@ -6,7 +6,7 @@ import functools
 import gc
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import torch
@@ -15,6 +15,7 @@ from accel_state.devices import choose
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 #: what a batch size is multiplied by after a try that was out of memory
 SHRINK = 0.9
@@ -26,14 +27,6 @@ OUT_OF_MEMORY = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "RESOURCE_EXHAUSTED",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """The end of the try of one process: well, or out of memory in the words of `shortage`."""
-
-    batch_size: int
-    shortage: str | None = None
 
 
 @overload
@@ -85,16 +78,16 @@ def find_executable_batch_size(
         while batch_size > 0:
             _free_memory()
             result, shortage = _try(tried, batch_size, args, kwargs)
-            trials = _exchange(_Trial(batch_size, shortage))
-            short = {rank: trial for rank, trial in enumerate(trials) if trial.shortage is not None}
+            ends = _exchange((batch_size, shortage))
+            short = [f"rank {rank} with {size}: {why}" for rank, (size, why) in enumerate(ends) if why is not None]
             if not short:
                 return result
             del result
             if reduce_batch_size_fn is None:
-                batch_size = int(min(trial.batch_size for trial in trials) * SHRINK)
+                batch_size = int(min(size for size, _ in ends) * SHRINK)
             else:
-                batch_size = min(trial.batch_size for trial in _exchange(_Trial(reduce_batch_size_fn())))
-            last = "; ".join(f"rank {rank} with {trial.batch_size}: {trial.shortage}" for rank, trial in short.items())
+                batch_size = min(_exchange(reduce_batch_size_fn()))
+            last = "; ".join(short)
         raise RuntimeError(
             f"No executable batch size found, reached zero: `{_name(tried)}` began with {starting_batch_size}, and was"
             f" out of memory down to the last size ({last}). Make the model or its inputs smaller"
@@ -123,11 +116,11 @@ def should_reduce_batch_size(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
 
 
-def _exchange(trial: _Trial) -> list[_Trial]:
-    """Return the ends of all processes: every process of an open run must call."""
+def _exchange(value: T) -> list[T]:
+    """Return the values of all processes: every process of an open run must call."""
     if not is_initialized():
-        return [trial]
-    return current().transport.all_gather_objects(trial, "find_executable_batch_size")
+        return [value]
+    return current().transport.all_gather_objects(value, "find_executable_batch_size")
 
 
 def _free_memory() -> None:
@@ -137,16 +130,16 @@ def _free_memory() -> None:
 
 def _refuse_own_batch_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise TypeError if the arguments leave no place for the batch size."""
-    name = _name(function)
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    taken = [parameter.name for parameter in parameters if parameter.kind in positional]
-    any_number = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
-    if not taken and not any_number:
-        raise TypeError(f"`{name}` takes no argument; it is passed the batch size: `def {name}(batch_size)`")
-    surplus = not any_number and len(args) >= len(taken)
-    if not surplus and not (taken and taken[0] in kwargs):
-        return
+    name, known = _name(function), inspect.signature(function)
+    taken = list(known.parameters)
+    try:
+        known.bind_partial(0)
+    except TypeError:
+        raise TypeError(f"`{name}` takes no argument; it is passed the batch size: `def {name}(batch_size)`") from None
+    with suppress(TypeError):
+        known.bind_partial(0, *args)
+        if taken[0] not in kwargs:
+            return
     rest = [f"{name}={value!r}" for name, value in zip(taken[1:], args[1:], strict=False)]
     rest += [f"{key}={value!r}" for key, value in kwargs.items() if key != taken[0]]
     raise TypeError(
