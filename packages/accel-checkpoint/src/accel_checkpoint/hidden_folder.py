@@ -17,13 +17,10 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64
 
-#: the most bytes of a name before an ending
-LONGEST_STEM = 220
 #: how long nothing changes in a hidden folder of another machine before it counts as abandoned
 ABANDONED_AFTER_S = 24 * 3600
 
 _NAME = re.compile(r"\.(.+)\.([0-9a-f]{8})-[0-9a-f]{8}\.(saving|old)", re.DOTALL)
-_SHORTENED = re.compile(rf".{{{LONGEST_STEM // 8}}}~[0-9a-f]{{16}}", re.DOTALL)
 
 
 class HiddenFolder(NamedTuple):
@@ -31,7 +28,7 @@ class HiddenFolder(NamedTuple):
 
     Args:
         path: The folder.
-        stem: Name of the checkpoint, shortened if it is long.
+        stem: Name of the checkpoint.
         machine: Digits of the machine that made it.
         kind: "saving" while a checkpoint is written or removed, "old" after another checkpoint has replaced it.
     """
@@ -60,24 +57,12 @@ def hidden_path(target: Path, kind: str, tag: str | None = None) -> Path:
         kind: "saving" or "old".
         tag: Result of `new_tag` for a path that several processes agree on. By default the path is new.
     """
-    return target.parent / f".{shorten(target.name)}.{tag or new_tag()}.{kind}"
+    return target.parent / f".{target.name}.{tag or new_tag()}.{kind}"
 
 
 def new_tag() -> str:
     """Return the machine and a random number, which tell a hidden folder from all others."""
     return f"{this_machine()}-{secrets.token_hex(4)}"
-
-
-def shorten(name: str) -> str:
-    """Return a name, shortened if an ending would make it too long."""
-    if len(name.encode(errors="surrogateescape")) <= LONGEST_STEM:
-        return name
-    return f"{name[: LONGEST_STEM // 8]}~{xxh3_64(name.encode(errors='surrogateescape')).hexdigest()}"
-
-
-def is_shortened(stem: str) -> bool:
-    """Return whether `shorten` may have made a name, so that the whole name is not known."""
-    return _SHORTENED.fullmatch(stem) is not None
 
 
 @cache

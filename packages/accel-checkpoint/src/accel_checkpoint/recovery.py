@@ -8,7 +8,7 @@ from pathlib import Path
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.filesystem import Filesystem, has_content
-from accel_checkpoint.hidden_folder import HiddenFolder, claim, hidden_path, is_shortened, list_hidden_folders, shorten
+from accel_checkpoint.hidden_folder import HiddenFolder, claim, hidden_path, list_hidden_folders
 from accel_checkpoint.manifest import MANIFEST, read_manifest
 from accel_checkpoint.verify import is_whole
 
@@ -28,7 +28,7 @@ def recover(target: Path, filesystem: Filesystem | None = None) -> bool:
     if has_content(target):
         return False
     for folder in reversed(list_hidden_folders(target.parent)):
-        if folder.kind == "old" and folder.stem == shorten(target.name) and is_whole(folder.path):
+        if folder.kind == "old" and folder.stem == target.name and is_whole(folder.path):
             try:
                 (filesystem or Filesystem()).rename(folder.path, target)
             except OSError:
@@ -63,13 +63,11 @@ def collect(parent: Path, filesystem: Filesystem | None = None, *, keep: Path | 
 
 def _clean_up(folder: HiddenFolder, filesystem: Filesystem) -> bool:
     """Remove an abandoned folder, or return False if it stays because there is no checkpoint that replaced it."""
-    path, parent = folder.path, folder.path.parent
+    path, target = folder.path, folder.path.with_name(folder.stem)
     if folder.kind == "saving":
         discard(path, filesystem)  # under another name, as its save may make it again
         return True
-    named = (child for child in parent.iterdir() if shorten(child.name) == folder.stem)
-    target = next(named, None if is_shortened(folder.stem) else parent / folder.stem)
-    if target is None or recover(target, filesystem) or not has_content(target):
+    if recover(target, filesystem) or not has_content(target):
         return False
     remove_replaced(path, target, filesystem)
     return True
@@ -99,6 +97,6 @@ def remove_replaced(old: Path, target: Path, filesystem: Filesystem) -> None:
 
 def discard(folder: Path, filesystem: Filesystem) -> None:
     """Remove a checkpoint, which is whole under its name until it is gone."""
-    hidden = hidden_path(folder, "saving")
+    hidden = hidden_path(folder.with_name("removed"), "saving")  # its own name may leave no room for an ending
     filesystem.rename(folder, hidden)
     filesystem.remove(hidden)
