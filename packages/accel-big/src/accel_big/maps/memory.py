@@ -35,7 +35,7 @@ def get_max_memory(max_memory: Memory | None = None) -> dict[DeviceKey, int]:
     problems, sizes = [], {}
     for device, size in max_memory.items():
         try:
-            sizes[device] = 0 if size in (0, "0") else size_in_bytes(size)
+            sizes[device] = size_in_bytes(size, least=0)
         except ValueError as error:
             problems.append(f"{device!r}: {error}")
         if device not in ("cpu", "disk") and (type(device) is not int or device not in INDICES):
