@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from accel_checkpoint import CheckpointError, save_weights, weight_files
 from accel_checkpoint import load_checkpoint_in_model as load_on_one_device
-from accel_checkpoint.load import fill, read_tensors, require_fit
+from accel_checkpoint.load import fill, floating_dtype, read_tensors, require_fit
 from accel_checkpoint.unsaved_buffers import recompute_unsaved_buffers
 from accel_checkpoint.weights.materialise import like_kind, named_tensors
 from accel_state.errors import CannotRun
@@ -104,12 +104,11 @@ def load_parts(
 
     Raises:
         CheckpointError: The files are damaged or do not fit the model.
-        CannotRun: The map or the dtype is wrong, or the folder is missing.
+        CannotRun: The map is wrong, or the folder is missing.
+        ValueError: The dtype is not floating-point.
     """
     placed = check_device_map(model, device_map, present=True)
-    named = vars(torch).get(dtype.removeprefix("torch.")) if isinstance(dtype, str) else dtype
-    if dtype is not None and not (isinstance(named, torch.dtype) and named.is_floating_point):
-        raise CannotRun(f"dtype={dtype!r}", ["expected a floating-point dtype such as torch.bfloat16 or 'bfloat16'"])
+    named = floating_dtype(dtype)
     files = weight_files(checkpoint)
     pickled = [file for file in files if file.suffix != ".safetensors"]
     disk = {name for name in may_be_offloaded(model, buffers=offload_buffers) if placed[name] == DISK}

@@ -100,7 +100,7 @@ def load_checkpoint_in_model(
         If the model is sharded, every process that holds a part must call.
     """
     device = None if device_map is None else _one_device(device_map)
-    as_dtype = _floating(dtype)
+    as_dtype = floating_dtype(dtype)
     divided = divided_tensors(model)
     if divided and as_dtype is not None:
         raise ValueError(f"dtype={dtype!r} for a sharded model: convert the model before it is sharded, by model.to()")
@@ -154,7 +154,12 @@ def _tried(work: Callable[[], T]) -> tuple[T | None, str | None]:
         return None, str(error)
 
 
-def _floating(dtype: torch.dtype | str | None) -> torch.dtype | None:
+def floating_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """Return the dtype that a name such as "bfloat16" means, or None for None.
+
+    Raises:
+        ValueError: It is not a floating-point dtype.
+    """
     named = vars(torch).get(dtype.removeprefix("torch.")) if isinstance(dtype, str) else dtype
     if dtype is None or (isinstance(named, torch.dtype) and named.is_floating_point):
         return named
