@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from accel_big.offload.disk_weights import INDEX, DiskWeights, StoredWeight, read_index
 from accel_checkpoint.bounded_json import read_json
-from accel_checkpoint.load import read_tensors
 from accel_checkpoint.tensor_file import view_bytes
 from torch import nn
 
 from accel_names.weights import align_module_device, has_offloaded_params, set_module_tensor_to_device
-
-INDEX = "index.json"
 
 
 def offload_weight(
@@ -42,11 +41,9 @@ def offload_weight(
 
 def load_offloaded_weight(weight_file: str | Path, weight_info: Mapping[str, Any]) -> torch.Tensor:
     """Map the weight in a file of `offload_weight`, as its entry of the index describes it."""
-    dtype, shape = getattr(torch, weight_info["dtype"]), tuple(weight_info["shape"])
-    count = int(torch.Size(shape).numel())
-    if not count:
-        return torch.empty(shape, dtype=dtype, device="cpu")
-    return torch.from_file(str(weight_file), shared=False, size=count, dtype=dtype).view(shape)
+    dtype = getattr(torch, weight_info["dtype"])
+    stored = StoredWeight(Path(weight_file), "", 0, tuple(weight_info["shape"]), dtype, dtype)
+    return DiskWeights({"": stored})[""]
 
 
 def save_offload_index(index: Mapping[str, Any], offload_folder: str | Path) -> None:
@@ -65,8 +62,7 @@ def load_offloaded_weights(model: nn.Module, index: Mapping[str, Any], offload_f
         index: The index.
         offload_folder: The folder that has the weights.
     """
-    for name, about in index.items():
-        value = load_offloaded_weight(Path(offload_folder) / f"{name}.dat", about)
+    for name, value in DiskWeights(read_index(index, Path(offload_folder))).items():
         set_module_tensor_to_device(model, name, "cpu", value=value)
 
 
@@ -87,17 +83,18 @@ class PrefixedDataset(Mapping[str, Any]):
         return len(self.dataset)
 
 
-class OffloadedWeightsLoader(Mapping[str, Any]):
+class OffloadedWeightsLoader(ChainMap[str, Any]):
     """A mapping of weights in memory, and of weights in a folder that are read when somebody asks for them.
 
     Args:
         state_dict: The weights in memory.
         save_folder: The folder.
         index: The index of the folder; by default it is read from there.
-        device: Where weights of safetensors are moved to.
+        device: Where weights that are read are moved to.
 
     Raises:
         ValueError: If there are no weights, no folder and no index.
+        CheckpointError: If a file of the index is missing, or does not have its weights.
     """
 
     def __init__(
@@ -109,30 +106,17 @@ class OffloadedWeightsLoader(Mapping[str, Any]):
     ) -> None:
         if state_dict is None and save_folder is None and index is None:
             raise ValueError("OffloadedWeightsLoader: give a state_dict, a save_folder or an index")
-        self.state_dict = dict(state_dict or {})
+        self.state_dict, self.device = dict(state_dict or {}), device
         self.save_folder = None if save_folder is None else Path(save_folder)
         if index is None and self.save_folder is not None:
             index = read_json(self.save_folder / INDEX)
         self.index = dict(index or {})
-        self.device = device
+        on_disk: Any = DiskWeights(read_index(self.index, self.save_folder))
+        super().__init__(self.state_dict, on_disk)
 
     def __getitem__(self, key: str) -> Any:
-        if key in self.state_dict:
-            return self.state_dict[key]
-        about = self.index[key]
-        if about.get("safetensors_file") is not None:
-            stored = about.get("weight_name", key)
-            tensor = dict(read_tensors(Path(about["safetensors_file"])))[stored]
-            return tensor if self.device is None else tensor.to(self.device)
-        if self.save_folder is None:
-            raise KeyError(f"{key}: its index says no safetensors_file, and there is no save_folder")
-        return load_offloaded_weight(self.save_folder / f"{key}.dat", about)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self.state_dict, *self.index]))
-
-    def __len__(self) -> int:
-        return len({*self.state_dict, *self.index})
+        weight = super().__getitem__(key)
+        return weight if self.device is None or key in self.state_dict else weight.to(self.device)
 
 
 def extract_submodules_state_dict(
