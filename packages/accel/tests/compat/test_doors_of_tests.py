@@ -44,9 +44,9 @@ def test_tensors_are_compared_over_ranks(world: MakePool) -> None:
 def test_an_expected_error_has_its_words() -> None:
     with assert_exception(ValueError, "seven"):
         raise ValueError("not seven")
-    with pytest.raises(AssertionError, match="expected 'six' in the words"), assert_exception(ValueError, "six"):
+    with pytest.raises(AssertionError, match='"six" does not match "not seven"'), assert_exception(ValueError, "six"):
         raise ValueError("not seven")
-    with pytest.raises(AssertionError, match="nothing was raised"), assert_exception(ValueError):
+    with pytest.raises(AssertionError, match="ValueError not raised"), assert_exception(ValueError):
         pass
 
 
