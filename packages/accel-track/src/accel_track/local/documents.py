@@ -11,8 +11,6 @@ from typing import Any
 from accel_track.local.damage import put_aside
 from accel_track.local.lines import is_count
 
-#: how deep a document may be nested: readers walk it by recursion
-DEEPEST = 100
 #: the lists of events in the metadata of a run
 EVENTS = frozenset({"restarts", "checkpoints", "loaded_checkpoints", "skipped_steps"})
 
@@ -24,15 +22,11 @@ def read_document(path: Path) -> Any:
         ValueError: It cannot be read, or is damaged; the message is the reason.
     """
     try:
-        found = json.loads(path.read_bytes().decode())
+        return json.loads(path.read_bytes().decode())
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from error
     except RecursionError:
-        found = None
-    else:
-        if not _is_deeper(found, DEEPEST):
-            return found
-    raise ValueError(f"it is nested more than {DEEPEST} deep")
+        raise ValueError("it is nested too deep") from None
 
 
 def read_metadata(path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -72,8 +66,3 @@ def _fits(name: str, value: Any) -> bool:
     if name == "lines":
         return isinstance(value, dict) and all(map(is_count, value.values()))
     return name != "versions" or isinstance(value, dict)
-
-
-def _is_deeper(value: Any, limit: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return limit < 0 or any(_is_deeper(one, limit - 1) for one in inner)
