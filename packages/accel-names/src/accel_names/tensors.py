@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MethodType
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from accel_ops import convert_to_fp32, recursively_apply
+from accel_ops.tree import leaves
 from torch import nn
 
 
@@ -48,13 +49,7 @@ def initialize_tensors(data_structure: Any) -> Any:
 
 def find_device(data: Any) -> torch.device | None:
     """Return the device of the first tensor in nested data, or None if there is no tensor."""
-    if isinstance(data, Mapping):
-        data = list(data.values())
-    if isinstance(data, torch.Tensor):
-        return data.device
-    if isinstance(data, tuple | list):
-        return next((device for entry in data if (device := find_device(entry)) is not None), None)
-    return None
+    return next((leaf.device for _, leaf in leaves(data) if isinstance(leaf, torch.Tensor)), None)
 
 
 class ConvertOutputsToFp32:

@@ -15,7 +15,7 @@ import torch
 from accel_amp import AcceleratedScheduler, LossScaler
 from accel_amp.optimizer_state import NamedOptimizerState, names_of
 from accel_checkpoint import CheckpointError, weight_files
-from accel_checkpoint.load import read_plain, read_shapes, read_tensors
+from accel_checkpoint.load import read_plain, read_shapes, read_tensors, require_fit
 from accel_checkpoint.pieces import is_distributed, like
 from torch import nn
 from torch.optim import Optimizer
@@ -203,20 +203,11 @@ def _bare(name: str, known: Collection[str]) -> str:
     return ".".join(part for part in name.removeprefix("module.").split(".") if part != "_orig_mod")
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    """Return where a tensor is, or its identity, as parts may be empty and have no address then."""
-    return id(tensor) if is_distributed(tensor) else tensor.data_ptr()
-
-
 def _compare(path: Path, state: Mapping[str, Any]) -> None:
     """Raise if a file of weights does not fit the state of a model."""
     saved = {_bare(name, state): shape for name, shape in _shapes_at(path).items()}
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    wrong = [name for name, shape in saved.items() if name not in tensors or tuple(tensors[name].shape) != shape]
-    given = {_memory(tensors[name]) for name in saved if name in tensors}  # tied weights are there once
-    wrong += [name for name, value in tensors.items() if name not in saved and _memory(value) not in given]
-    if wrong:
-        raise CheckpointError(f"{path.name} does not fit the model: {', '.join(wrong[:5])}")
+    require_fit(path, saved, tensors, {}, strict=True)
 
 
 def _shapes_at(path: Path) -> dict[str, tuple[int, ...]]:
