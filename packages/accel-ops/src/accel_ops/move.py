@@ -1,7 +1,7 @@
 """Move nested data to a device."""
 
-from collections.abc import Callable, Iterable, Mapping
-from inspect import Parameter, signature
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -34,7 +34,10 @@ def send_to_device(
         # Before containers: a PackedSequence is a tuple, whose own method knows which of its parts move.
         to = getattr(value, "to", None)
         if callable(to):
-            return to(device, non_blocking=True) if non_blocking and _takes_non_blocking(to) else to(device)
+            if non_blocking:
+                with suppress(TypeError):  # a method of its own may know the device alone
+                    return to(device, non_blocking=True)
+            return to(device)
         if isinstance(value, tuple | list):
             return honor_type(value, [move(item) for item in value])
         if isinstance(value, Mapping):
@@ -42,11 +45,3 @@ def send_to_device(
         return value
 
     return move(data)
-
-
-def _takes_non_blocking(to: Callable[..., Any]) -> bool:
-    try:
-        parameters = signature(to).parameters
-    except ValueError:  # of a compiled class, which has no signature
-        return False
-    return "non_blocking" in parameters or any(entry.kind is Parameter.VAR_KEYWORD for entry in parameters.values())
