@@ -242,7 +242,11 @@ def test_all_that_stands_against_it_is_said_at_once(tmp_path: Path) -> None:
     accelerator.prepare(model, SGD(model.parameters(), lr=0.1))
     with pytest.raises(CheckpointError) as raised:
         accelerator.load_state(folder)
-    for part in ("model.safetensors do not fit the model", "groups of [4] parameters, and has [2]", "1 registered objects"):
+    for part in (
+        "model.safetensors do not fit the model",
+        "groups of [4] parameters, and has [2]",
+        "1 registered objects",
+    ):
         assert part in str(raised.value)
 
 

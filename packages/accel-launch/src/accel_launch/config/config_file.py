@@ -114,8 +114,11 @@ def _text_loader() -> type[yaml.SafeLoader]:
         """A loader of values as text that takes each key once."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            """Return a mapping whose keys are all different."""
-            _once([(key.value, None) for key, _ in node.value])
+            """Return a mapping, or raise ValueError if it has a key twice, of which YAML keeps the last value."""
+            counts = Counter(str(key.value) for key, _ in node.value)
+            twice = [f"{name!r} is there {count} times: keep one" for name, count in counts.items() if count > 1]
+            if twice:
+                raise ValueError("; ".join(twice))
             return super().construct_mapping(node, deep)
 
     TextLoader.yaml_implicit_resolvers = {
@@ -123,15 +126,6 @@ def _text_loader() -> type[yaml.SafeLoader]:
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     return TextLoader
-
-
-def _once(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Raise ValueError if a key is there twice, of which the formats silently keep the last value."""
-    counts = Counter(str(name) for name, _ in pairs)
-    twice = [f"{name!r} is there {count} times: keep one" for name, count in counts.items() if count > 1]
-    if twice:
-        raise ValueError("; ".join(twice))
-    return dict(pairs)
 
 
 def translate(content: Mapping[object, object]) -> tuple[dict[str, str], list[str]]:
