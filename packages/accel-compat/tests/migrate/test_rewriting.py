@@ -76,7 +76,7 @@ def test_a_program_that_does_not_import_accelerate_stays() -> None:
         ("accelerate launch --gpus 2 t.py", "accel launch --gpus 2 t.py", "here it is --gpu_ids, numbers"),
         ("accelerate launch --nothing t.py", "accel launch --nothing t.py", "--nothing is not an option of accel"),
         ("accelerate launch $FLAGS --bf16 t.py", "accel launch $FLAGS --bf16 t.py", ""),
-        ("accelerate merge-weights a b", "accelerate merge-weights a b", "there is no such command"),
+        ("accelerate merge-weights a b --unsafe_serialization", "accel merge-weights a b --unsafe_serialization", ""),
         ("python3 -m accelerate.commands.launch t.py", "python3 -m accel launch t.py", ""),
         (
             "srun bash -c 'accelerate launch --quiet t.py'",

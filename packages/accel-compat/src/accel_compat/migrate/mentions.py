@@ -21,9 +21,6 @@ _FORMS = {
 }
 #: further patterns for a file that is no program of Python
 _SHELL_FORMS = {
-    r"(?<![\w./$-])accelerate[ \t-]+merge-weights\b": "{0}: there is no such command; checkpoints have whole weights",
-    r"(?<![\w./$-])accelerate[ \t-]+tpu-config\b": "{0}: there is no such command; accel does not configure TPUs",
-    r"(?<![\w./$-])accelerate[ \t-]+to-fsdp2\b": "{0}: there is no such command; accel config update rewrites a file",
     r"(?<!['\"\w])ACCELERATE_[A-Z0-9_]+": "{0} sets nothing in accel",
     rf"\b(?:pip[\d.]*|conda|mamba|micromamba)[ \t]+install{_WORD}": _INSTALL,
     rf"\b(?:poetry|pdm|uv|pixi)[ \t]+add{_WORD}": _INSTALL,

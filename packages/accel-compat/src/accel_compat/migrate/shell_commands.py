@@ -14,7 +14,7 @@ from accel_compat.migrate.report import Note, Rewritten, is_comment, note_at
 _GAP = r"(?:[ \t]|\\\r?\n)+"
 _COMMAND = re.compile(
     rf"(?<![\w./$-])(?:(?P<python>python[\d.]*{_GAP}-m{_GAP})accelerate\.commands\.|accelerate(?:-|{_GAP}))"
-    rf"(?P<word>launch|config|env|test|estimate-memory)(?![\w.-])"
+    rf"(?P<word>launch|config|env|test|estimate-memory|merge-weights|to-fsdp2|tpu-config)(?![\w.-])"
 )
 #: a word of the shell; commands in it (`$(x)`) are read if nothing is quoted or nested in them
 _WORD = (
@@ -30,6 +30,8 @@ _FLAGS = {
     for option in (*OPTIONS, *ENTRY_OPTIONS, *ACCELERATE_OPTIONS)
     for flag in (*option.opts, *option.secondary_opts)
 }
+#: the commands whose options differ from Accelerate's
+_WITH_OPTIONS = ("launch", "config", "env", "test")
 _VARIABLES = {str(option.envvar) for option in OPTIONS} | {"ACCEL_LOG_LEVEL"}
 
 
@@ -43,7 +45,7 @@ def rewrite_commands(text: str) -> Rewritten:
         if start < done or is_comment(text, start):
             continue
         new = f"{found['python'] or ''}accel {word}"
-        while word != "estimate-memory" and (flag := _FLAG.match(text, end)) is not None:
+        while word in _WITH_OPTIONS and (flag := _FLAG.match(text, end)) is not None:
             option = _FLAGS.get(flag["flag"][:2] + flag["flag"][2:].replace("-", "_"))
             alone = option is None or option.is_flag or flag["between"]
             last = flag if alone else _VALUE.match(text, flag.end())
