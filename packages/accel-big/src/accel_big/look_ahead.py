@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from concurrent.futures import Future
@@ -177,5 +176,4 @@ def _renew_all() -> None:
         look_ahead._renew()
 
 
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_renew_all)
+os.register_at_fork(after_in_child=_renew_all)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -81,7 +82,7 @@ def free_of_cpu(root: Path = Path("/")) -> int:
         fields = _fields(root / "proc/meminfo")
         if "MemAvailable:" in fields:
             return max(0, min([fields["MemAvailable:"] * 1024, *_free_of_groups(root)]))
-    elif sys.platform != "win32" and "SC_PHYS_PAGES" in os.sysconf_names:
+    elif "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4
     raise CannotRun("the free memory of the CPU", ["the system does not tell it; give max_memory={'cpu': '10GB'}"])
 
@@ -97,8 +98,6 @@ def room_for_files() -> int:
     """
     if sys.platform != "linux":
         return 0
-    import resource  # Windows has none
-
     unlimited = resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
     return free_of_cpu() // 2 if unlimited else 0
 

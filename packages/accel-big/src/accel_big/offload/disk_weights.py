@@ -90,9 +90,7 @@ class DiskWeights(Mapping[str, torch.Tensor]):
             access=mmap.ACCESS_COPY,
             offset=weight.begin - skipped,
         )
-        advise = vars(mmap.mmap).get("madvise")  # Windows has none
-        if advise is not None:
-            advise(region, vars(mmap)["MADV_WILLNEED"])
+        region.madvise(mmap.MADV_WILLNEED)
         numbers = torch.frombuffer(region, dtype=torch.uint8, offset=skipped)
         if weight.begin % weight.stored_dtype.itemsize:
             numbers = numbers.clone()  # a processor may refuse numbers that do not begin at a multiple of their width

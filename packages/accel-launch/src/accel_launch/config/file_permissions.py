@@ -14,11 +14,11 @@ def problem_of_open_file(descriptor: int, path: Path) -> str | None:
     """Return why an open file is refused, with the remedy, or None.
 
     A file is refused if every user of the machine may write to it. Its owner and a group are trusted, as they share
-    settings in this way. A file system without permissions only gets a warning. Windows is not checked.
+    settings in this way. A file system without permissions only gets a warning.
     """
     mode = os.fstat(descriptor).st_mode
     # devices, such as /dev/null, are no files
-    if sys.platform == "win32" or stat.S_ISCHR(mode) or not mode & stat.S_IWOTH:
+    if stat.S_ISCHR(mode) or not mode & stat.S_IWOTH:
         return None
     kind = file_system(path)
     anybody = (
