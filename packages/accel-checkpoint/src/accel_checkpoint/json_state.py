@@ -9,6 +9,7 @@ import re
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ def encode(value: Any, tensors: Tensors | None = None) -> Any:
         CheckpointError: The value holds values of other types. The message names their paths.
     """
     encoder = _Encoder(tensors)
-    encoded = encoder.value(value, "", 0)
+    encoded = encoder.value(value, "")
     if encoder.refused:
         raise CheckpointError(
             "a checkpoint holds numbers, text, lists, dictionaries and tensors, and no pickle; found "
@@ -65,7 +66,7 @@ def decode(encoded: Any, tensor: Callable[[str], torch.Tensor] | None = None) ->
         CheckpointError: It is JSON that `encode` does not write.
     """
     try:
-        return _decode(encoded, tensor, 0)
+        return _decode(encoded, tensor)
     except CheckpointError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, SyntaxError) as error:
@@ -81,7 +82,7 @@ class _Encoder:
         #: the containers of the value, from the outermost to the innermost
         self._open: set[int] = set()
 
-    def value(self, value: Any, path: str, depth: int) -> Any:
+    def value(self, value: Any, path: str) -> Any:
         kind = type(value)
         if value is None or kind in (bool, str):
             return value
@@ -90,20 +91,20 @@ class _Encoder:
         if kind is float:
             return value if math.isfinite(value) else {"$float": str(value)}
         if kind in _CONTAINERS:
-            if depth > DEEPEST or id(value) in self._open:
+            if len(self._open) > DEEPEST or id(value) in self._open:
                 return self.refuse(f"{path}: nested deeper than {DEEPEST}, or in itself")
             self._open.add(id(value))
             try:
                 if kind in _MAPPINGS.values():
-                    return self.mapping(value, kind, path, depth)
-                items = [self.value(entry, f"{path}[{index}]", depth + 1) for index, entry in enumerate(value)]
+                    return self.mapping(value, kind, path)
+                items = [self.value(entry, f"{path}[{index}]") for index, entry in enumerate(value)]
                 return items if kind is list else {_TAGS[kind]: items}
             finally:
                 self._open.discard(id(value))
         if isinstance(value, torch.Tensor):
             return self.tensor(value, path)
         if kind is complex:
-            return {"$complex": [self.value(value.real, path, depth), self.value(value.imag, path, depth)]}
+            return {"$complex": [self.value(value.real, path), self.value(value.imag, path)]}
         if kind in _BYTES.values():
             return {_TAGS[kind]: base64.b64encode(value).decode()}
         if kind is torch.dtype:
@@ -112,13 +113,12 @@ class _Encoder:
             return {"$device": str(value)}
         return self.of_numpy(value, path)
 
-    def mapping(self, value: Mapping[Any, Any], kind: type, path: str, depth: int) -> Any:
+    def mapping(self, value: Mapping[Any, Any], kind: type, path: str) -> Any:
         if kind is dict and all(type(key) is str and not key.startswith("$") for key in value):
-            return {key: self.value(entry, f"{path}.{key}", depth + 1) for key, entry in value.items()}
+            return {key: self.value(entry, f"{path}.{key}") for key, entry in value.items()}
         return {
             _TAGS[kind]: [
-                [self.value(key, f"{path}.key", depth + 1), self.value(entry, f"{path}.{key}", depth + 1)]
-                for key, entry in value.items()
+                [self.value(key, f"{path}.key"), self.value(entry, f"{path}.{key}")] for key, entry in value.items()
             ]
         }
 
@@ -171,25 +171,15 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _decode(value: Any, tensor: Callable[[str], torch.Tensor] | None, depth: int) -> Any:
-    if depth > 2 * DEEPEST + 4:
-        raise CheckpointError("the state is damaged: it is nested too deep")
+def _decode(value: Any, tensor: Callable[[str], torch.Tensor] | None) -> Any:
     if isinstance(value, list):
-        return [_decode(entry, tensor, depth + 1) for entry in value]
+        return [_decode(entry, tensor) for entry in value]
     if not isinstance(value, dict):
         return value
     tag = next(iter(value), "")
     if not tag.startswith("$"):
-        return {key: _decode(entry, tensor, depth + 1) for key, entry in value.items()}
-    return _decode_tag(tag, value, tensor, depth)
-
-
-def _decode_tag(tag: str, value: dict[str, Any], tensor: Callable[[str], torch.Tensor] | None, depth: int) -> Any:
-    content = value[tag]
-
-    def inner(entry: Any) -> Any:
-        return _decode(entry, tensor, depth + 1)
-
+        return {key: _decode(entry, tensor) for key, entry in value.items()}
+    content, inner = value[tag], partial(_decode, tensor=tensor)
     if tag == "$inline" or (tag == "$tensor" and tensor is not None):
         stored = tensor(content) if tag == "$tensor" and tensor is not None else _inline(*content)
         return torch.view_as_complex(stored).to(_dtype(value["as"])) if "as" in value else stored
