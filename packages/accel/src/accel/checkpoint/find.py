@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -129,8 +130,4 @@ def merged(disk: list[tuple[Moment, Path]], memory: list[tuple[Moment, Path]]) -
         disk: Those of the disk and when they were written, newest first.
         memory: Those in memory, newest first.
     """
-    both, disk, memory = list[Path](), disk[::-1], memory[::-1]
-    while disk or memory:
-        newer = memory if not disk or (memory and tuple(memory[-1][0]) > tuple(disk[-1][0])) else disk
-        both.append(newer.pop()[1])
-    return both
+    return [path for _, path in heapq.merge(disk, memory, key=lambda one: tuple(one[0]), reverse=True)]
