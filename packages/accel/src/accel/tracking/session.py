@@ -37,17 +37,13 @@ def _checked(method: str, step: Any, own: Any) -> tuple[int | None, PerTracker]:
         step = None if step is None else operator.index(step)
     except TypeError:
         raise TypeError(f"{method}(step={step!r}): expected a whole number, or None for the step after") from None
-    for name, given in (own or {}).items() if isinstance(own, Mapping | None) else [("", own)]:
-        if (
-            not isinstance(name, str)
-            or not isinstance(given, Mapping)
-            or not all(isinstance(key, str) for key in given)
-        ):
-            raise TypeError(
-                f"{method}(log_kwargs={own!r}): expected a dictionary of arguments for each tracker, such as"
-                ' {"local": {}}'
-            )
-    return step, own or {}
+    try:
+        return step, {name: dict(**given) for name, given in dict(**(own or {})).items()}
+    except TypeError as error:
+        raise TypeError(
+            f"{method}(log_kwargs={own!r}): expected a dictionary of arguments for each tracker, such as"
+            f' {{"local": {{}}}}: {error}'
+        ) from None
 
 
 @final
