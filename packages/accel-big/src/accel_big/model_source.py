@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -19,6 +16,7 @@ from typing import Any
 import torch
 from accel_state import is_initialized, release
 from accel_state.errors import CannotRun
+from accel_state.failure_file import describe
 from torch import nn
 
 from accel_big.estimate_options import COMMAND
@@ -122,18 +120,12 @@ def _run(what: str, action: Callable[[], Any]) -> Any:
     try:
         return action()
     except (Exception, SystemExit) as error:
-        raise _refused(f"{what} raises {_words(error)}{_line(error)}") from error
+        site = describe(error)["site"]
+        raise _refused(f"{what} raises {_words(error)}{f' ({site})' if site else ''}") from error
 
 
 def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".removesuffix(": ")
-
-
-def _line(error: BaseException) -> str:
-    """Return the innermost line of a traceback that is neither Python's, nor of an installed package, nor here."""
-    others = ("<", __file__, *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
-    return "".join(f" ({os.path.relpath(line.filename)}:{line.lineno}, in {line.name})" for line in own[-1:])
 
 
 def _from_config(folder: Path) -> ModelSize:
