@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from concurrent.futures import Future
-from queue import SimpleQueue
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, final
 
 import torch
@@ -15,7 +14,6 @@ from accel_ops.copy_stream import CopyStream
 from accel_big.offload.unit import OffloadedUnit
 
 Numbers = list[torch.Tensor]
-Jobs = SimpleQueue[tuple[OffloadedUnit, Future[list[torch.Tensor]]] | None]
 
 
 @final
@@ -43,7 +41,8 @@ class LookAhead:
     def _renew(self) -> None:
         """Start without thread and lock, also in a process that was forked and has neither."""
         self._lock = threading.RLock()
-        self._jobs: Jobs | None = None
+        # Python joins its thread at the end: a thread inside of torch would end the process by SIGABRT
+        self._reader = ThreadPoolExecutor(1, "accel-look-ahead")
         self._ahead: dict[OffloadedUnit, Future[Numbers]] = {}
         self._sent: dict[OffloadedUnit, tuple[Numbers, Any]] = {}
         self._streams: dict[torch.device, CopyStream] = {}
@@ -110,16 +109,6 @@ class LookAhead:
     def _sent_bytes(self) -> int:
         return sum(unit.size for unit in self._sent)
 
-    def _submit(self, unit: OffloadedUnit) -> Future[Numbers]:
-        if self._jobs is None:
-            self._jobs = SimpleQueue()
-            thread = threading.Thread(target=_read, args=(self._jobs,), name="accel-look-ahead", daemon=True)
-            thread.start()
-            weakref.finalize(self, _end, self._jobs, thread)
-        result: Future[Numbers] = Future()
-        self._jobs.put((unit, result))
-        return result
-
     def _read_on(self, unit: OffloadedUnit, recent: tuple[int, int]) -> None:
         """Read what comes after a unit as far as the bound allows, and forget what was read and did not come."""
         chain: list[OffloadedUnit] = []
@@ -139,28 +128,9 @@ class LookAhead:
         for following in (unit for unit in chain if unit not in self._kept):
             pending = self._ahead.get(following)
             if pending is None and following not in self._sent and following.users == 0:
-                self._ahead[following] = self._submit(following)
+                self._ahead[following] = self._reader.submit(following.read, ahead=True)
             elif pending is not None and pending.done() and sends and self._sent_bytes + following.size <= most // 2:
                 self._send(following, self._ahead.pop(following).result())
-
-
-def _read(jobs: Jobs) -> None:
-    """Read units until None comes."""
-    while (job := jobs.get()) is not None:
-        unit, result = job
-        if result.set_running_or_notify_cancel():
-            try:
-                result.set_result(unit.read(ahead=True))
-            except BaseException as error:  # noqa: BLE001 - the forward that waits for the numbers raises it
-                result.set_exception(error)
-        del job, unit, result  # what the model drops is not to be held here
-
-
-def _end(jobs: Jobs, thread: threading.Thread) -> None:
-    """Join the thread. At the end of Python a thread inside of torch ends the process by SIGABRT."""
-    jobs.put(None)
-    if thread is not threading.current_thread():
-        thread.join()
 
 
 def _has_streams(device: torch.device) -> bool:
