@@ -47,12 +47,9 @@ def config_folder(environ: Mapping[str, str]) -> Path:
 
     It is $ACCEL_HOME, else accel in $HF_HOME, else huggingface/accel in $XDG_CACHE_HOME, else in ~/.cache.
     """
-    if environ.get(HOME):
-        return Path(environ[HOME]).expanduser()
-    if environ.get("HF_HOME"):
-        return Path(environ["HF_HOME"]).expanduser() / "accel"
-    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache"
-    return Path(cache).expanduser() / "huggingface" / "accel"
+    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or "~", ".cache")
+    hugging_face = environ.get("HF_HOME") or Path(cache, "huggingface")
+    return Path(environ.get(HOME) or Path(hugging_face, "accel")).expanduser()
 
 
 def read_defaults(named: str | None, sources: Sources) -> dict[str, Any]:
