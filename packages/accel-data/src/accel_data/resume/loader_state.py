@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 FORMAT = 1
@@ -132,17 +132,16 @@ class LoaderState:
                 f"the state has format {state['format']} and this version of accel-data reads up to {FORMAT};"
                 " use the version that wrote it, or a newer one"
             )
-        known = {entry.name for entry in fields(cls)}
-        wrong = sorted(set(state) - known)
-        if wrong:
-            raise ResumeError(f"the state has entries that no loader writes: {', '.join(map(repr, wrong))}")
         sorts = {name: type(value) for name, value in asdict(cls()).items() if value is not None}
         odd = [
             f"{name} is {value!r}" for name, value in state.items() if type(value) is not sorts.get(name, type(value))
         ]
         if odd:
             raise ResumeError(f"the state is damaged: {', '.join(odd)}")
-        recorded = cls(**state)
+        try:
+            recorded = cls(**state)
+        except TypeError as error:
+            raise ResumeError(f"the state has an entry that no loader writes: {error}") from None
         recorded._check(fresh, strict=strict)
         return recorded
 
