@@ -134,7 +134,7 @@ class CheckpointRegistry:
         for place, scheduler in enumerate(preparer.schedulers):
             listed.append(_of(_key("scheduler", place), scheduler, _lacking, kind=type(scheduler.scheduler).__name__))
         if preparer.components.scaler is not None:
-            listed.append(_of("scaler", preparer.components.scaler, _no_mapping))
+            listed.append(_of("scaler", preparer.components.scaler, _lacking))
         # the words under which checkpoints have it
         return [*listed, _of("clock", self.training, TrainingStep.problems, kind="StepClock")]
 
@@ -239,10 +239,6 @@ def _loader_problems(loader: Any, state: Any) -> list[str]:
     return []
 
 
-def _no_mapping(owner: Any, state: Any) -> list[str]:
-    return [] if isinstance(state, dict) else [f"its state is a {type(state).__name__}"]
-
-
 def _lacking(owner: Any, state: Any) -> list[str]:
-    missing = sorted(owner.state_dict().keys() - state.keys()) if isinstance(state, dict) else []
-    return _no_mapping(owner, state) or ([f"its state lacks {', '.join(missing)}"] if missing else [])
+    missing = sorted(owner.state_dict().keys() - state.keys())
+    return [f"its state lacks {', '.join(missing)}"] if missing else []

@@ -22,8 +22,6 @@ from accel.step.micro_batch import MicroBatch
 from accel.step.observer import StepObserver
 
 logger = logging.getLogger("accel")
-#: arguments of torch's backward
-PASSED_ON = ("gradient", "retain_graph", "create_graph", "inputs")
 
 
 @final
@@ -174,9 +172,6 @@ class TrainingStep:
             loss = self.scale_loss(loss, weight)
             if self._components.scaler is not None:
                 loss = self._components.scaler.scale(loss)
-            if unknown := [name for name in kwargs if name not in PASSED_ON]:
-                known = ", ".join(("weight", *PASSED_ON))
-                raise TypeError(f"backward: unknown arguments {', '.join(unknown)}; expected some of {known}")
         due = self._accumulation.due and not self.local_only
         self._steps.backward(loss, self._preparer.models, self._preparer.optimizers, due=due, **kwargs)
 
@@ -237,15 +232,16 @@ class TrainingStep:
         return {"steps": self._accumulation.steps, "taken": taken, "window": self.window.state_dict()}
 
     def problems(self, state: Any) -> list[str]:
-        """Return what is wrong with a state of `state_dict`."""
+        """Return what is wrong with a state of `state_dict`.
+
+        Raises:
+            LookupError: It lacks an entry.
+            TypeError: It is no state.
+        """
         whole = (
-            isinstance(state, dict)
-            and {"steps", "taken", "window"} <= set(state)
-            and isinstance(state["window"], dict)
-            and "newest" in state["window"]
-            and type(state["steps"]) is int
-            and isinstance(state["taken"], list)
+            type(state["steps"]) is int
             and len(state["taken"]) == len(self._preparer.optimizers)
+            and "newest" in state["window"]
         )
         return [] if whole else ["its state is damaged"]
 
