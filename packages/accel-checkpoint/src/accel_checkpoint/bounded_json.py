@@ -1,4 +1,4 @@
-"""Read JSON from others, and refuse unread what would take much more memory than its text."""
+"""Write JSON in one line, and read that of others, unless it would take much more memory than its text."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ from typing import Any
 MOST_BYTES, MOST_VALUES, MOST_CONTAINERS = 96_000_000, 1 << 22, 1 << 20
 #: the deepest nesting: a value that is nested 64 deep may take three levels of JSON for each of its own
 DEEPEST = 256
+
+
+def compact_json(value: Any) -> str:
+    """Return a value as JSON in one line without blanks.
+
+    Raises:
+        ValueError: It has a number that JSON does not know.
+    """
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def require_bounded(text: str) -> None:

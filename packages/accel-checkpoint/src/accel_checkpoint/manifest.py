@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import reprlib
 import stat
@@ -13,7 +12,7 @@ from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from accel_checkpoint.bounded_json import MOST_BYTES, parse_json, require_bounded
+from accel_checkpoint.bounded_json import MOST_BYTES, compact_json, parse_json, require_bounded
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.filesystem import FileDigest
 
@@ -62,7 +61,7 @@ class Manifest:
             "ranks": self.ranks,
             **({"parts": self.parts} if self.parts else {}),
         }
-        text = json.dumps(body, separators=(",", ":"), allow_nan=False)
+        text = compact_json(body)
         try:
             require_bounded(text)
         except ValueError as error:
@@ -110,7 +109,7 @@ class Manifest:
 
 def rank_lines(states: list[Any]) -> bytes:
     """Return the content of the file with the states of many processes."""
-    lines = [json.dumps(state, separators=(",", ":"), allow_nan=False).encode() for state in states]
+    lines = [compact_json(state).encode() for state in states]
     width = max(map(len, lines), default=0)
     return b"".join(line.ljust(width) + b"\n" for line in lines)
 
@@ -167,7 +166,7 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
 
 def is_checkpoint(folder: Path) -> bool:
     """Return whether a folder has a manifest that accel wrote, damaged or not."""
-    beginning = json.dumps({"format": FORMAT}, separators=(",", ":")).encode()[:-1]
+    beginning = compact_json({"format": FORMAT}).encode()[:-1]
     try:
         with open_regular(folder / MANIFEST) as file:
             return file.read(len(beginning)) == beginning

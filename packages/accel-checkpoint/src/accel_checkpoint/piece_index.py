@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from accel_checkpoint.bounded_json import MOST_BYTES, parse_json
+from accel_checkpoint.bounded_json import MOST_BYTES, compact_json, parse_json
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.filesystem import FileDigest
 from accel_checkpoint.manifest import Manifest, read_regular
@@ -139,7 +138,7 @@ def _is_valid(layout: PieceLayout, axes: Mapping[str, int]) -> bool:
 
 def index_text(indexes: Mapping[str, PieceIndex]) -> str:
     """Return the content of the file with the index of each file of divided tensors, by its name."""
-    return json.dumps({file: index.as_json() for file, index in indexes.items()}, separators=(",", ":")) + "\n"
+    return compact_json({file: index.as_json() for file, index in indexes.items()}) + "\n"
 
 
 def read_indexes(folder: Path, manifest: Manifest) -> dict[str, PieceIndex]:

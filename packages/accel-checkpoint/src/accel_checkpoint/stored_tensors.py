@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import NamedTuple, final
 
 import torch
 
-from accel_checkpoint.bounded_json import parse_json
+from accel_checkpoint.bounded_json import compact_json, parse_json
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.parallel_copy import parallel_copy
 from accel_checkpoint.piece_index import PieceIndex
@@ -38,7 +37,7 @@ def describe_pieces(pieces: Mapping[str, tuple[Sequence[int], Box]]) -> dict[str
     if not pieces:
         return {}
     placed = {name: [list(shape), list(box.offset)] for name, (shape, box) in pieces.items()}
-    return {PIECES: json.dumps(placed, separators=(",", ":"))}
+    return {PIECES: compact_json(placed)}
 
 
 @final

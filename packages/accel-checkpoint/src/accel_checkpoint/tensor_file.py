@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from accel_checkpoint.bounded_json import compact_json
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.memory.huge_pages import advise_huge_pages
 from accel_checkpoint.memory.pinned_memory import pass_through_pinned, staged_pieces
@@ -107,7 +107,7 @@ def serialize(
             "shape": list(tensors[name].shape),
             "data_offsets": [begin, end],
         }
-    text = json.dumps(header, separators=(",", ":")).encode()
+    text = compact_json(header).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     yield memoryview(len(text).to_bytes(8, "little") + text)
     filled = [tensors[name] for name in order if tensors[name].numel()]
