@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from accel_checkpoint import CheckpointError, save_weights
-from accel_checkpoint.load import read_plain
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -19,55 +18,17 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_map
 
 from accel_names.checkpoint.distributed_checkpoint import DistributedCheckpoint
 from accel_names.constants import FSDP_MODEL_NAME, OPTIMIZER_NAME
 
 
-def _folder(root: str | Path, stem: str, index: int) -> Path:
-    return Path(root) / f"{stem}_{index}"
+def _folder(root: str | Path, stem: str, index: int) -> str:
+    return str(Path(root) / f"{stem}_{index}")
 
 
 def _weights(model: nn.Module, *, adapter_only: bool) -> dict[str, Any]:
     return {"model": get_model_state_dict(model, options=StateDictOptions(ignore_frozen_params=adapter_only))}
-
-
-def _write(state: dict[str, Any], folder: Path, rank: int, *, whole: bool) -> None:
-    if whole:
-        save(state, checkpoint_id=str(folder))
-    else:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(tree_map(_own_part, state), _of_rank(folder, rank))
-
-
-def _read(state: dict[str, Any], folder: Path, rank: int, *, whole: bool) -> dict[str, Any]:
-    if whole:
-        load(state, checkpoint_id=str(folder))
-        return state
-    path = _of_rank(folder, rank)
-    if not path.is_file():
-        raise CheckpointError(f"{path} is not there: as many ranks as wrote have to read, on the same files")
-    restored: dict[str, Any] = tree_map(_restored, state, read_plain(path))
-    return restored
-
-
-def _of_rank(folder: Path, rank: int) -> Path:
-    return folder.with_name(f"{folder.name}_rank{rank}.bin")
-
-
-def _own_part(leaf: Any) -> Any:
-    return leaf.to_local() if isinstance(leaf, DTensor) else leaf
-
-
-def _restored(own: Any, kept: Any) -> Any:
-    """Return what was kept, in the tensors that are there."""
-    if not isinstance(own, torch.Tensor):
-        return kept
-    with torch.no_grad():
-        _own_part(own).copy_(kept)
-    return own
 
 
 def save_fsdp_model(
@@ -88,13 +49,13 @@ def save_fsdp_model(
         output_dir: The folder that gets it.
         model_index: The number in the name, for one of several.
         adapter_only: Whether trained weights alone are written.
-        use_dcp: Whether all ranks share a folder; without it each rank has a file, which as many ranks can read.
+        use_dcp: Not used: all ranks share a folder, which any number of ranks can read.
 
     Collective:
         Every rank must call.
     """
     state = _weights(accelerator.unwrap_model(model), adapter_only=adapter_only)
-    _write(state, _folder(output_dir, FSDP_MODEL_NAME, model_index), accelerator.process_index, whole=use_dcp)
+    save(state, checkpoint_id=_folder(output_dir, FSDP_MODEL_NAME, model_index))
 
 
 def load_fsdp_model(
@@ -106,7 +67,7 @@ def load_fsdp_model(
     adapter_only: bool = False,
     use_dcp: bool = True,
 ) -> None:
-    """Read into a model what `save_fsdp_model` wrote with the same arguments, on any number of ranks.
+    """Read into a model what `save_fsdp_model` wrote, on any number of ranks.
 
     Args:
         fsdp_plugin: Not used: the model is sharded already.
@@ -115,17 +76,14 @@ def load_fsdp_model(
         input_dir: The folder that has it.
         model_index: The number in the name, for one of several.
         adapter_only: Whether trained weights alone are read.
-        use_dcp: Whether all ranks share a folder; without it each rank has a file, which as many ranks can read.
-
-    Raises:
-        CheckpointError: If there is no file of this rank.
+        use_dcp: Not used: all ranks share a folder, which any number of ranks can read.
 
     Collective:
         Every rank must call.
     """
     inner = accelerator.unwrap_model(model)
     state = _weights(inner, adapter_only=adapter_only)
-    state = _read(state, _folder(input_dir, FSDP_MODEL_NAME, model_index), accelerator.process_index, whole=use_dcp)
+    load(state, checkpoint_id=_folder(input_dir, FSDP_MODEL_NAME, model_index))
     set_model_state_dict(inner, state["model"], options=StateDictOptions(strict=not adapter_only))
 
 
@@ -147,14 +105,14 @@ def save_fsdp_optimizer(
         model: The prepared model.
         output_dir: The folder that gets it.
         optimizer_index: The number in the name, for one of several.
-        use_dcp: Whether all ranks share a folder; without it each rank has a file, which as many ranks can read.
+        use_dcp: Not used: all ranks share a folder, which any number of ranks can read.
 
     Collective:
         Every rank must call.
     """
     inner = accelerator.unwrap_model(model)
     state = {"optimizer": get_optimizer_state_dict(inner, getattr(optimizer, "optimizer", optimizer))}
-    _write(state, _folder(output_dir, OPTIMIZER_NAME, optimizer_index), accelerator.process_index, whole=use_dcp)
+    save(state, checkpoint_id=_folder(output_dir, OPTIMIZER_NAME, optimizer_index))
 
 
 def load_fsdp_optimizer(
@@ -177,17 +135,14 @@ def load_fsdp_optimizer(
         input_dir: The folder that has it.
         optimizer_index: The number in the name, for one of several.
         adapter_only: Not used: the optimizer has the state of what it trains.
-        use_dcp: Whether all ranks share a folder; without it each rank has a file, which as many ranks can read.
-
-    Raises:
-        CheckpointError: If there is no file of this rank.
+        use_dcp: Not used: all ranks share a folder, which any number of ranks can read.
 
     Collective:
         Every rank must call.
     """
     inner, stepped = accelerator.unwrap_model(model), getattr(optimizer, "optimizer", optimizer)
     state = {"optimizer": get_optimizer_state_dict(inner, stepped)}
-    state = _read(state, _folder(input_dir, OPTIMIZER_NAME, optimizer_index), accelerator.process_index, whole=use_dcp)
+    load(state, checkpoint_id=_folder(input_dir, OPTIMIZER_NAME, optimizer_index))
     set_optimizer_state_dict(inner, stepped, state["optimizer"])
 
 
