@@ -10,8 +10,8 @@ from typing import Any
 
 from accel_runs.recorded_run import RecordedRun
 
-#: how many characters of a value a table shows, and how many of those that are the same in all runs
-WIDTH, ALIKE = 48, 8
+#: how many characters of a value a table shows
+WIDTH = 48
 
 
 def list_runs(runs: Sequence[RecordedRun], folder: Path) -> list[str]:
@@ -91,9 +91,7 @@ def _side_by_side(runs: Sequence[dict[str, str]]) -> dict[str, list[str]]:
 
 def _cut(texts: list[str]) -> list[str]:
     """Return texts, cut to the width of a column if they still differ then."""
-    alike = next((at for at, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1), 0)
-    start = max(alike - ALIKE, 0) if max(map(len, texts)) > WIDTH else 0
-    cut = [f"{'...' * (start > 0)}{text[start : start + WIDTH]}{'...' * (len(text) > start + WIDTH)}" for text in texts]
+    cut = [text if len(text) <= WIDTH else f"{text[:WIDTH]}..." for text in texts]
     return cut if len(set(cut)) == len(set(texts)) else texts
 
 
