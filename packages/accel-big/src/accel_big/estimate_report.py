@@ -9,10 +9,11 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from accel_state.errors import CannotRun
+from accel_state.failure_file import printable
 
 from accel_big.estimate_map import MapEstimate, join_neighbours, map_estimate, memory_of
 from accel_big.estimate_options import COMMAND, DTYPES, SHORT, STATES
-from accel_big.estimate_text import columns, human, printable
+from accel_big.estimate_text import columns, human
 from accel_big.memory_estimate import estimate
 from accel_big.model_source import load, locate
 
@@ -83,6 +84,7 @@ def report(
     if form == "json":
         return json.dumps(facts, indent=2)
     largest = LARGEST_BY_NAME if size.model is None else LARGEST
+    # names may come from a foreign file
     return "\n".join(map(printable, [*_table(facts, largest), *_maps(maps)]))
 
 

@@ -1,4 +1,4 @@
-"""Write sizes, columns and foreign names as text."""
+"""Write sizes and columns as text."""
 
 from __future__ import annotations
 
@@ -19,11 +19,6 @@ def human(size: int | None) -> str:
             break
         number /= 1024
     return f"{size} B" if unit == "B" else f"{number:.2f} {unit}"
-
-
-def printable(text: str) -> str:
-    """Return the text without what would control a terminal: names may come from a foreign file."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from accel_state.failure_file import printable
+
 from accel_runs.recorded_run import RecordedRun
 
 #: how many characters of a value a table shows
@@ -101,9 +103,7 @@ def _steps(events: Sequence[dict[str, Any]]) -> str:
 
 
 def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    # of a name or value that a terminal would take as an order
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return printable(value if isinstance(value, str) else json.dumps(value))
 
 
 def format_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:

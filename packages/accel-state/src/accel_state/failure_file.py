@@ -174,10 +174,10 @@ def shorten(text: str, first: int = MOST_LINES, last: int = MOST_LINES) -> str:
     return "\n".join(lines)
 
 
-def printable(text: str) -> str:
-    """Return a text with escapes in the place of characters that a terminal would obey."""
+def printable(text: str, kept: str = "") -> str:
+    """Return a text with escapes in the place of characters that a terminal would obey, but for those that are kept."""
     return "".join(
-        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
+        letter if letter.isprintable() or letter in kept else letter.encode("unicode_escape").decode()
         for letter in text
     )
 

@@ -25,7 +25,7 @@ LONGEST_MESSAGE = 6
 def explain(result: JobResult) -> str | None:
     """Return the last words on a job, without control characters, or None if all went well."""
     lines = _last_words(result)
-    return printable("\n".join(lines)) if lines else None
+    return printable("\n".join(lines), "\n\t") if lines else None
 
 
 def _last_words(result: JobResult) -> list[str]:
