@@ -53,9 +53,12 @@ class NamedOptimizerState:
         }
 
     def problems(self, saved: Any) -> list[str]:
-        """Return why the optimizer cannot resume from a state that `state` returned, or nothing."""
-        if not isinstance(saved, dict) or not {"state", "param_groups"} <= set(saved):
-            return ["its state is damaged"]
+        """Return why the optimizer cannot resume from a state that `state` returned, or nothing.
+
+        Raises:
+            LookupError: It lacks its groups.
+            TypeError: It is no state.
+        """
         groups_here = [set(group["params"]) for group in self.state()["param_groups"]]
         groups_saved = [set(group["params"]) for group in saved["param_groups"]]
         if len(groups_here) != len(groups_saved):
