@@ -14,8 +14,3 @@ def test_an_interval_is_steps_or_seconds(given: int | str, steps: int | None, se
 @pytest.mark.parametrize("given", [0, -1, True, 2.5, None, "", "s", "0s", "5m", "30 s x"])
 def test_other_values_are_no_interval(given: object) -> None:
     assert SaveInterval.of(given) is None
-
-
-@pytest.mark.parametrize("text", ["5", "30s"])
-def test_an_interval_is_written_as_it_is_read(text: str) -> None:
-    assert str(SaveInterval.of(text)) == text

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from accel_checkpoint.retention import list_checkpoints
 from accel_launch.cli.launch_command import resolve_options
 from accel_launch.job.job import Job, read_job
 from accel_launch.job.job_runner import supervised
-from accel_launch.memory.job_folder import end_after_launcher, end_dead_folders, job_folders, memory_place, with_memory
+from accel_launch.memory import job_folder
+from accel_launch.memory.job_folder import end_dead_folders, job_folders, memory_place, with_memory
 from accel_launch.memory.rescue import in_memory_of
 from accel_launch.report.job_result import JobResult, ProcessExit
 from accel_state.environ import MEMORY_CHECKPOINTS
@@ -28,7 +30,8 @@ FAILED = JobResult(2, ProcessExit(0, 9, 3, ("x",)))
 DIES = """\
 import os, pathlib, signal, sys
 from accel_launch.memory.job_folder import _make
-folder, lock = _make(pathlib.Path(sys.argv[1]))
+folder = pathlib.Path(sys.argv[1]) / f"accel-memory-{os.getpid()}"
+lock = _make(folder)
 print(folder, flush=True)
 sys.stdin.read()
 os.kill(os.getpid(), signal.SIGKILL)
@@ -90,8 +93,8 @@ def in_memory(folder: Path, project: Path, *numbers: int) -> Path:
     project.mkdir(exist_ok=True)
     kept = folder / "project"
     kept.mkdir()
-    (project / f".{folder.name}").touch()
-    (kept / "project.json").write_text(json.dumps({"checkpoints": str(project / "checkpoints")}))
+    about = {"checkpoints": str(project / "checkpoints"), "identity": os.stat(project)[1:3]}
+    (kept / "project.json").write_text(json.dumps(about))
     for number in numbers:
         save(kept / "checkpoints", number)
     return kept / "checkpoints"
@@ -114,15 +117,14 @@ def dead_folder(place: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
-def test_the_place_is_a_tmpfs_or_none(kind: str, tmp_path: Path) -> None:
-    """Whatever bytes there are in the names of other mount points."""
-    mounts = tmp_path / "mounts"
-    mounts.write_bytes(b"disk /caf\xe9 ext4 rw 0 0\nodd\n" + f"shm /dev/shm {kind} rw 0 0\n".encode())
-    expected = Path("/dev/shm") if kind == "tmpfs" and os.access("/dev/shm", os.W_OK) else None
-    assert memory_place(None, mounts) == expected
-    assert memory_place(None, tmp_path / "absent") is None
-    assert memory_place(str(tmp_path), mounts) == tmp_path
+def test_the_place_is_a_tmpfs_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory_place(str(tmp_path)) == tmp_path
+    monkeypatch.setattr(job_folder, "SHARED_MEMORY", tmp_path)
+    assert memory_place(None) is None
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path)
+    assert memory_place(None) == tmp_path
+    tmp_path.rmdir()
+    assert memory_place(None) is None
 
 
 def test_checkpoints_without_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +217,7 @@ def test_only_the_project_itself_gets_it_and_else_it_stays(another: bool, tmp_pa
     assert project.exists() is another
     assert len(said) == 2  # each launch tries again, and says where it is
     assert all(words.startswith("accel: the newest checkpoint in memory could not be moved") for words in said)
-    assert all(f"it stays in {dead}/project, " in words for words in said)
+    assert all(f"it stays in {dead}/project for a day, " in words for words in said)
     shutil.rmtree(project, ignore_errors=True)
     away.rename(project)
     end_dead_folders(place, lambda words: None)
@@ -233,13 +235,13 @@ def test_the_only_copy_stays_if_it_cannot_be_moved(
         folder = Path(mine.environ[MEMORY_CHECKPOINTS])
         kept = in_memory(folder, project, 9)
         if lacks == "package":
-            monkeypatch.setattr("accel_launch.memory.rescue.find_spec", lambda name: None)
+            monkeypatch.setitem(sys.modules, "accel_checkpoint.retention", None)
         else:
             (project / "checkpoints").touch()  # as a disk that refuses
         ended(FAILED)
     assert (kept / "checkpoint_9").is_dir()
     assert len(said) == 1
-    assert f"it stays in {folder}/project, " in said[0]
+    assert f"it stays in {folder}/project for a day, " in said[0]
 
 
 def test_the_next_launcher_ends_the_folder_of_a_dead_one(tmp_path: Path, place: Path) -> None:
@@ -250,14 +252,6 @@ def test_the_next_launcher_ends_the_folder_of_a_dead_one(tmp_path: Path, place: 
         assert not dead.exists()
         assert steps_of(project) == [9]
         ended(JobResult(2))
-
-
-def test_the_orphan_killer_ends_the_folder_of_its_launcher(tmp_path: Path, place: Path) -> None:
-    dead = dead_folder(place)
-    in_memory(dead, tmp_path / "project", 4)
-    end_after_launcher(dead)
-    assert not dead.exists()
-    assert steps_of(tmp_path / "project") == [4]
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -292,14 +286,13 @@ def test_two_jobs_at_once_in_one_project_leave_each_other_alone(tmp_path: Path, 
 
 
 def test_only_folders_that_a_launcher_has_made_are_those_of_jobs(place: Path) -> None:
-    """Others may have a name that looks alike, and a folder with the rights of others is another user's."""
+    """A folder with the rights of others is another user's."""
     dead = dead_folder(place)
-    for name in ("accel-memory-0-run-7-lr-1e3", f"{dead.name}-old", dead.name[:-1] + "-"):
-        (place / name).mkdir(mode=0o700)
-        (place / name / ".of-a-launcher").touch()
-    for name, mode in ((dead.name[:-8] + "no_mark_", 0o700), (dead.name[:-8] + "of_all__", 0o755)):
-        (place / name).mkdir(mode=mode)
-    (place / (dead.name[:-8] + "link____")).symlink_to(dead)
+    for name, mode, marked in (("no-mark", 0o700, False), ("of-all", 0o755, True)):
+        (place / f"accel-memory-{name}").mkdir(mode=mode)
+        if marked:
+            shutil.copy(dead / ".of-a-launcher", place / f"accel-memory-{name}")
+    (place / "accel-memory-link").symlink_to(dead)
     before = set(place.iterdir())
     assert job_folders(place) == [dead]
     end_dead_folders(place, pytest.fail)
@@ -338,15 +331,38 @@ def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(
     assert in_memory_of(project) == []
 
 
-def test_the_folder_of_another_host_is_left_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines may share the folder that a user names, and containers memory; neither sees the other's processes."""
-    monkeypatch.setattr("accel_launch.memory.job_folder.own_host", lambda: "another")
-    dead = dead_folder(place)
-    end_dead_folders(place, pytest.fail)
+@pytest.mark.parametrize("without", ["machine", "project"])
+def test_a_day_later_nobody_is_waited_for(
+    without: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines may share a folder, and see no locks of each other; and a project may have been removed."""
+    dead, project, said, now = dead_folder(place), tmp_path / "project", list[str](), time.time()
+    in_memory(dead, project, 4)
+    if without == "machine":
+        (dead / ".of-a-launcher").write_text("another")
+    else:
+        project.rmdir()
+    end_dead_folders(place, said.append)
     assert dead.is_dir()
-    monkeypatch.undo()
-    end_dead_folders(place, pytest.fail)
+    monkeypatch.setattr(time, "time", lambda: now + 24 * 3600 + 1)
+    end_dead_folders(place, said.append)
     assert not dead.exists()
+    assert [*steps_of(project), len(said)] == ([4, 1] if without == "machine" else [2])
+
+
+def test_a_folder_that_another_process_ends_is_waited_for(place: Path) -> None:
+    """And that of a launcher that lives is not."""
+    dead = dead_folder(place)
+    held = job_folder._lock(dead)
+    end_dead_folders(place, pytest.fail)
+    (dead / ".ends").touch()
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(end_dead_folders, place, pytest.fail)
+        time.sleep(0.2)
+        assert not waits.done()
+        shutil.rmtree(dead)
+        os.close(held)
+        waits.result(30)
 
 
 def test_a_launch_that_asks_for_nothing_never_ends_by_memory(

@@ -30,6 +30,3 @@ class SaveInterval:
             return None
         number = int(found[1])
         return cls(seconds=number) if found[2] else cls(steps=number)
-
-    def __str__(self) -> str:
-        return f"{self.seconds}s" if self.steps is None else str(self.steps)

@@ -72,8 +72,7 @@ def _devices(text: str) -> str | None:
 
 
 def _interval(text: str) -> str | None:
-    interval = SaveInterval.of(text)
-    return None if interval is None else str(interval)
+    return text if SaveInterval.of(text) else None
 
 
 SWITCH = click.BOOL

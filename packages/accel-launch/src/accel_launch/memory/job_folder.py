@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
-import re
+import platform
+import secrets
 import shutil
 import stat
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from accel_comm.status_store import own_host
 from accel_state.environ import MEMORY_CHECKPOINTS
 from accel_state.errors import CannotRun
 
@@ -27,29 +23,20 @@ from accel_launch.report.job_result import JobResult
 from accel_launch.supervise.orphan_killer import after_launcher
 
 SHARED_MEMORY = Path("/dev/shm")
-#: the name of a folder, and the file that a launcher makes first in it: nothing else is ever removed
-NAME = re.compile(r"accel-memory-(?P<host>[0-9a-f]{12})-(?P<pid>\d+)-(?P<start>\d+|runs)-[a-z0-9_]{8}")
-MARKER = ".of-a-launcher"
+#: the file that says which machine has made a folder, without which nothing is ever removed; and the file of one that
+#: is being ended
+MARKER, ENDING = ".of-a-launcher", ".ends"
 #: seconds that a launcher waits for another process to end the folder of a dead launcher
 ENDING_S = 60.0
+#: seconds without a change after which nobody is waited for: neither another machine, nor a disk that is not there
+OLD_S = 24 * 3600.0
 
 
-def memory_place(named: str | None, mounts: Path = Path("/proc/mounts")) -> Path | None:
-    """Return the folder in which folders of jobs are made: the named one, or a tmpfs, or None if there is none.
-
-    Args:
-        named: What the user has named.
-        mounts: The file systems of this machine.
-    """
+def memory_place(named: str | None) -> Path | None:
+    """Return the folder in which folders of jobs are made: the named one, or the tmpfs, or None if there is none."""
     if named is not None:
         return Path(named).absolute()
-    with suppress(OSError):
-        # a mount point may have any bytes
-        for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").split("\n"):
-            _, point, kind, *_ = [*line.split(), "", "", ""]
-            if Path(point) == SHARED_MEMORY and kind == "tmpfs" and os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
-                return SHARED_MEMORY
-    return None
+    return SHARED_MEMORY if SHARED_MEMORY.is_mount() and os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None
 
 
 @contextmanager
@@ -72,7 +59,7 @@ def with_memory(job: Job, say: Callable[[str], None]) -> Iterator[tuple[Job, Cal
         yield job, ends.append
         return
     folder, lock = made
-    with after_launcher(partial(end_after_launcher, folder)):
+    with after_launcher(partial(end_dead_folder, folder, is_dead=True)):
         try:
             yield replace(job, environ={**job.environ, MEMORY_CHECKPOINTS: str(folder)}), ends.append
         finally:
@@ -96,7 +83,8 @@ def _made_for(job: Job, say: Callable[[str], None]) -> tuple[Path, int] | None:
     else:
         try:
             end_dead_folders(place, say)
-            return _make(place)
+            folder = place / f"accel-memory-{secrets.token_hex(8)}"
+            return folder, _make(folder)
         except Exception as error:  # noqa: BLE001 - a launch that has not asked for them must not end by them
             why = f"no folder can be made in {place}: {error}"
     if asked is None and settings.memory_checkpoint_dir is None:
@@ -108,25 +96,18 @@ def _made_for(job: Job, say: Callable[[str], None]) -> tuple[Path, int] | None:
 def end_folder(folder: Path, say: Callable[[str], None], *, well: bool = False) -> None:
     """Move the newest checkpoint of each project to the disk if the disk has an older one, and remove the folder.
 
-    What could not be moved stays, with the folder.
+    What could not be moved stays, with the folder, until it is a day old.
 
     Args:
         folder: Folder of a launcher that ends, or is dead.
         say: Prints a line.
         well: The job has succeeded, and nothing is to be moved.
     """
-    from accel_launch.memory.rescue import mark_of, project_of, rescue
+    from accel_launch.memory.rescue import rescue
 
-    stays = False
-    for kept in sorted(folder.glob("*/")):
-        if well or not any(kept.glob("checkpoints/*")) or rescue(kept, say):
-            if (project := project_of(kept)) is not None:
-                with suppress(OSError):
-                    mark_of(kept, project).unlink()
-            shutil.rmtree(kept, ignore_errors=True)
-        else:
-            stays = True
-    if not stays:
+    old = _is_old(folder)
+    ended = [well or not any(kept.glob("checkpoints/*")) or rescue(kept, say) or old for kept in folder.glob("*/")]
+    if all(ended):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -138,28 +119,31 @@ def end_dead_folders(place: Path, say: Callable[[str], None]) -> None:
         say: Prints a line.
     """
     for folder in job_folders(place):
-        until = time.monotonic() + ENDING_S
-        while _is_dead(folder) and time.monotonic() < until:
-            lock = _lock(folder)
-            if lock is not None:
-                try:
-                    end_folder(folder, say)
-                finally:
-                    os.close(lock)
-                break  # what could not be moved stays
-            time.sleep(0.05)  # its orphan killer, or another launcher, is about to end it
+        end_dead_folder(folder, say)
 
 
-def end_after_launcher(folder: Path) -> None:
-    """End the folder of a launcher that was killed, as its orphan killer, unless another launcher is faster."""
+def end_dead_folder(folder: Path, say: Callable[[str], None] = lambda words: None, *, is_dead: bool = False) -> None:
+    """End the folder of a launcher if the launcher is dead, or wait until another process has ended it.
+
+    Args:
+        folder: Folder of a launcher.
+        say: Prints a line.
+        is_dead: Whether the launcher is known to be dead.
+    """
     until = time.monotonic() + ENDING_S
-    while folder.is_dir() and time.monotonic() < until:
-        lock = _lock(folder)
-        if lock is not None:
-            end_folder(folder, lambda words: None)
+    with suppress(FileNotFoundError):  # another process has ended it
+        while time.monotonic() < until and ((folder / MARKER).read_text() == _machine() or _is_old(folder)):
+            try:
+                lock = _lock(folder)
+            except BlockingIOError:
+                if not is_dead and not (folder / ENDING).exists():
+                    return
+                time.sleep(0.05)
+                continue
+            (folder / ENDING).touch()
+            end_folder(folder, say)
             os.close(lock)
-            return
-        time.sleep(0.05)
+            return  # what could not be moved stays
 
 
 def job_folders(place: Path) -> list[Path]:
@@ -169,7 +153,7 @@ def job_folders(place: Path) -> list[Path]:
         with suppress(OSError):
             status = path.lstat()
             mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
-            if mine and NAME.fullmatch(path.name) and (path / MARKER).exists():
+            if mine and (path / MARKER).exists():
                 found.append(path)
     return sorted(found)
 
@@ -180,63 +164,40 @@ def make_again(folder: Path) -> None:
     Its lock stays until this process ends.
     """
     with suppress(OSError):
-        folder.mkdir(mode=0o700)
-        (folder / MARKER).touch()
-        _lock(folder)
+        _make(folder)
 
 
-def _make(place: Path) -> tuple[Path, int]:
-    """Make a folder of this process, and return it with its lock, which other processes see."""
-    if place != SHARED_MEMORY:
-        place.mkdir(parents=True, exist_ok=True)
-    prefix = f"accel-memory-{_host()}-{os.getpid()}-{_start_of(os.getpid())}-"
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-    (folder / MARKER).touch()
+def _make(folder: Path) -> int:
+    """Make a folder that is of this process, and return its lock, which all processes of this machine see."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700)
     lock = _lock(folder)
-    if lock is None:
-        raise OSError(errno.EAGAIN, "another process has locked the folder that was just made", str(folder))
-    return folder, lock
+    (folder / MARKER).write_text(_machine())  # others look at it only now
+    return lock
 
 
-def _lock(folder: Path) -> int | None:
-    """Return an open lock of a folder, or None if another process has it, or the folder is gone."""
+def _lock(folder: Path) -> int:
+    """Return an open lock of a folder. Raise BlockingIOError if another process has it."""
     import fcntl
 
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:
         os.close(descriptor)
-        return None
+        raise
     return descriptor
 
 
-def _is_dead(folder: Path) -> bool:
-    """Return whether a folder is there and its launcher is not. The processes of another host cannot be seen."""
-    named = NAME.fullmatch(folder.name)
-    if named is None or named["host"] != _host() or not folder.is_dir():
-        return False
-    return _start_of(int(named["pid"])) != named["start"]
-
-
-def _host() -> str:
-    """Return a name of this machine, and of the processes of it that this process sees."""
-    return hashlib.sha256(own_host().encode(errors="surrogateescape")).hexdigest()[:12]
-
-
-def _start_of(pid: int) -> str:
-    """Return when a process has started, in ticks since the start of the system, or "gone"."""
-    if sys.platform == "linux":
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text(errors="surrogateescape").rpartition(")")[2].split()
-        except OSError:
-            return "gone"
-        return "gone" if fields[0] == "Z" else fields[19]
+def _machine() -> str:
+    """Return a name of the running system, in which processes see each other's locks, in containers too."""
     try:
-        os.kill(pid, 0)
-    except OSError:
-        return "gone"
-    return "runs"
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:  # not Linux
+        return platform.node()
+
+
+def _is_old(folder: Path) -> bool:
+    """Return whether nothing in a folder has changed for a day."""
+    files = (folder / MARKER, *folder.glob("*/**/*"))
+    return time.time() - max(path.lstat().st_mtime for path in files) > OLD_S

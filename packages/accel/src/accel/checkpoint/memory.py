@@ -68,7 +68,6 @@ class MemoryCheckpoints:
         self._processes, self._consensus, self._registry = processes, consensus, registry
         self._clock = MemoryClock(interval)
         topology, place = processes.run.topology, project.checkpoints.absolute()
-        mark = place.parent / f".{folder.name}"  # by which the launcher knows the project, as only its path is noted
         # a script may train for several projects, one after the other
         folder /= hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
         self._project = ProjectConfiguration(
@@ -89,12 +88,12 @@ class MemoryCheckpoints:
         self._trains: set[object] = set()
         if processes.is_local_main_process:
             with suppress(OSError):  # `resume` says what is wrong with it
-                # a project that is gone later is one that the user has removed, with all of its checkpoints
                 place.parent.mkdir(parents=True, exist_ok=True)
-                mark.touch()
             with suppress(OSError):  # the first save says that the folder is gone
                 folder.mkdir(exist_ok=True)
-                (folder / PROJECT).write_text(json.dumps({"checkpoints": str(place)}), encoding="utf-8")
+                # another container may have another project at the same path
+                about = {"checkpoints": str(place), "identity": os.stat(place.parent)[1:3]}
+                (folder / PROJECT).write_text(json.dumps(about), encoding="utf-8")
         registry.components.accumulation.before_batch = self.before_batch
 
     @classmethod
