@@ -66,7 +66,7 @@ def resized_there(python: str, folder: Path, step: int, processes: int, **settin
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("lost", [0, 1])
-@pytest.mark.parametrize("strategy", ["auto"])
+@pytest.mark.parametrize("strategy", ["auto", "fsdp2"])
 def test_either_machine_goes_on_alone_from_its_memory(
     lost: int, strategy: str, machines: Machines, tmp_path: Path, forking_python: str
 ) -> None:

@@ -89,7 +89,7 @@ def list_lines(path: Path, memory: Sequence[Path] = ()) -> Iterator[str]:
             continue
         note = "" if is_whole(folder) else "  not whole: accel checkpoint verify says what is missing"
         written, steps, world = (str(about.get(name, "?")) for name in ("written", "steps", "world"))
-        yield f"{name:<24} {written:<26} {steps:>9} {world:>9} {_size(size):>11}  {_layout(about)}{note}"
+        yield f"{name:<24} {written:<26} {steps:>9} {world:>9} {in_words(size):>11}  {_layout(about)}{note}"
 
 
 def _contents(folder: Path, manifest: Manifest) -> Iterator[str]:
@@ -97,14 +97,14 @@ def _contents(folder: Path, manifest: Manifest) -> Iterator[str]:
     yield f"{folder}: {', '.join(f'{name} {value}' for name, value in about.items())}, layout {_layout(manifest.about)}"
     yield "files:"
     for name, file in sorted(manifest.files.items()):
-        yield f"  {name:<40} {_size(file.size):>11}"
-    yield f"  {'in all':<40} {_size(manifest.size):>11}"
+        yield f"  {name:<40} {in_words(file.size):>11}"
+    yield f"  {'in all':<40} {in_words(manifest.size):>11}"
     if manifest.parts:
         yield "files in parts:"
     for name, parts in manifest.parts.items():
         sizes = [manifest.files[part].size for part in parts]
-        span = f"{_size(min(sizes))} to {_size(max(sizes))}"
-        yield f"  {name:<40} {_size(sum(sizes)):>11} in {len(parts)} parts of {span}"
+        span = f"{in_words(min(sizes))} to {in_words(max(sizes))}"
+        yield f"  {name:<40} {in_words(sum(sizes)):>11} in {len(parts)} parts of {span}"
     yield "state:"
     for name, entry in manifest.items.items():
         files = entry.get("files", [entry.get("file")])
@@ -129,7 +129,7 @@ def print_verification(folder: Path) -> list[str]:
         _print(f"{folder}: {error}")
         return [str(error)]
     problems = verify(folder, manifest).problems or list(_misfits(folder, manifest))
-    _print(f"{folder}: {'damaged' if problems else 'whole'}, {len(manifest.files)} files, {_size(manifest.size)}")
+    _print(f"{folder}: {'damaged' if problems else 'whole'}, {len(manifest.files)} files, {in_words(manifest.size)}")
     _print(*(f"  {problem}" for problem in problems))
     return problems
 
@@ -142,7 +142,8 @@ def _misfits(folder: Path, manifest: Manifest) -> Iterator[str]:
             yield str(error)
 
 
-def _size(count: float) -> str:
+def in_words(count: float) -> str:
+    """Return a number of bytes with a unit."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             break

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.hidden_folder import lock_folder
 from accel_checkpoint.manifest import read_manifest
@@ -56,10 +57,12 @@ def copy_newest(source: Path, folder: Path) -> Path | None:
         The new path, or None if there is nothing to copy, or the other folder has a checkpoint that is as new.
 
     Raises:
-        CheckpointError: The checkpoint is damaged, or the disk refuses.
+        CheckpointError: No checkpoint is whole, the newest is damaged, or the disk refuses.
     """
     newest, there = newest_whole(source), newest_whole(folder)
     if newest is None:
+        if list_checkpoints(source):
+            raise CheckpointError("it has only parts of a checkpoint, and other machines have the rest")
         return None
     manifest = read_manifest(newest)
     if there is not None and read_manifest(there).moment >= manifest.moment:
@@ -75,7 +78,7 @@ def copy_newest(source: Path, folder: Path) -> Path | None:
     return stage.target if named else None
 
 
-def retain(folder: Path, limit: int, filesystem: Filesystem | None = None) -> list[Path]:
+def retain(folder: Path, limit: int, filesystem: Filesystem | None = None, *, parts: bool = True) -> list[Path]:
     """Remove all whole checkpoints but the newest.
 
     What another job loads stays until the next call. The newest checkpoint must be on the disk when this is called.
@@ -84,12 +87,13 @@ def retain(folder: Path, limit: int, filesystem: Filesystem | None = None) -> li
         folder: Folder of the checkpoints.
         limit: Number of checkpoints that stay.
         filesystem: Disk to remove from. A test gives another.
+        parts: Whether a whole checkpoint has the parts of all ranks, some of which may be on other machines.
 
     Returns:
         The paths of those that were removed.
     """
     filesystem = filesystem or Filesystem()
-    whole = [path for _, path in list_checkpoints(folder) if is_whole(path)]
+    whole = [path for _, path in list_checkpoints(folder) if is_whole(path, parts=parts)]
     removed = []
     for path in whole[: max(0, len(whole) - limit)]:
         with suppress(BlockingIOError, FileNotFoundError), lock_folder(path):

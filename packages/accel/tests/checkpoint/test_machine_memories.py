@@ -1,6 +1,8 @@
 """Checkpoints in the memories of several machines: which is the newest, and how a machine gets what it lacks."""
 
 import os
+import shutil
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,40 +39,45 @@ def test_the_newest_of_memory_and_disk_comes_first(disk: list[Any], memory: list
     assert listed == [Path(name) for name in found]
 
 
-def on_a_machine_of_its_own(folder: str) -> tuple[Accelerator, Any, Any, Any]:
-    """What a rank trains with that is alone on its machine."""
+def on_machines(folder: str, strategy: str, each: int) -> tuple[Accelerator, Any, Any, Any]:
+    """What a rank trains with whose machine has so many."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    places = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": rank}
+    machine = rank // each
+    places = {"RANK": rank, "WORLD_SIZE": size, "GROUP_RANK": machine}
+    places |= {"LOCAL_RANK": rank % each, "LOCAL_WORLD_SIZE": min(each, size - machine * each)}
     os.environ.update({name: str(number) for name, number in places.items()})
-    memory = Path(folder) / f"memory-{rank}"
+    memory = Path(folder) / f"memory-{machine}"
     memory.mkdir(exist_ok=True)
     os.environ["ACCEL_MEMORY_CHECKPOINTS"] = str(memory)
     project = ProjectConfiguration(Path(folder) / "project", memory_checkpoint_every=3)
-    accelerator = Accelerator(cpu=True, project_config=project)
+    accelerator = Accelerator(cpu=True, project_config=project, strategy=strategy)
     torch.manual_seed(0)
-    model: Any = nn.Linear(4, 1)
-    data: Any = DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=4)
-    return accelerator, *accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), data)
+    model: Any = nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 1))
+    data: Any = DataLoader(TensorDataset(torch.randn(160, 4)), batch_size=4)
+    return accelerator, *accelerator.prepare(model, torch.optim.Adam(model.parameters(), lr=0.1), data)
 
 
-def train(folder: str, lacks: int | None = None) -> tuple[Path | None, tuple[str, ...], float]:
+def train(
+    folder: str, lacks: int | None = None, strategy: str = "ddp", each: int = 1
+) -> tuple[Path | None, tuple[str, ...], float]:
     """Resume, and train for eight steps.
 
     Returns:
         What was resumed, the checkpoints of this machine before the first step, and a sum of weights then.
     """
     if dist.get_rank() == lacks:
-        for path in Path(folder).glob(f"memory-{lacks}/*"):
+        for path in Path(folder).glob(f"memory-{lacks // each}/*"):
             Filesystem().remove(path)
-    accelerator, model, optimizer, loader = on_a_machine_of_its_own(folder)
+    dist.barrier()
+    accelerator, model, optimizer, loader = on_machines(folder, strategy, each)
     found = accelerator.resume()
     assert accelerator.checkpoints.memory is not None
     own = accelerator.checkpoints.memory.folder
     there = [path.name for _, path in list_checkpoints(own)]
-    for name in there:
-        assert verify(own / name, read_manifest(own / name)).problems == []
-    weights = sum(parameter.double().sum().item() for parameter in model.parameters())
-    for (inputs,) in loader:
+    if found is not None:
+        assert verify(found, read_manifest(found)).problems == []
+    weights = sum(value.double().sum().item() for value in accelerator.get_state_dict(model).values())
+    for (inputs,) in islice(loader, 8):
         accelerator.backward(model(inputs).square().mean())
         optimizer.step()
         optimizer.zero_grad()
@@ -89,6 +96,43 @@ def test_a_machine_gets_what_it_lacks_from_another(lacks: int | None, world: Mak
     assert len({weights for _, _, weights in found}) == 1
     whole = ("checkpoint_0", "checkpoint_1")
     assert [there for _, there, _ in found] == [whole if rank != lacks else ("checkpoint_1",) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(("ranks", "each"), [(2, 1), (3, 1), (4, 2)])
+def test_any_machine_of_a_sharded_model_may_go(ranks: int, each: int, world: MakePool, tmp_path: Path) -> None:
+    """Another comes in its place, or the others go on without it."""
+    job, kept = tmp_path / "job", tmp_path / "kept"
+    job.mkdir()
+
+    def weights_without(lost: int | None, count: int, *, replaced: bool = True) -> float:
+        """The weights that a job resumes with that has lost what a machine had in memory."""
+        shutil.rmtree(job)
+        shutil.copytree(kept, job)
+        memories = sorted(job.glob("memory-*"))
+        if lost is not None:
+            shutil.rmtree(memories.pop(lost))
+        for machine, memory in enumerate(memories if not replaced else ()):
+            memory.rename(job / f"memory-{machine}")
+        found = world(count).run(train, str(job), None, "fsdp2", each)
+        assert {path is not None and path.name for path, _, _ in found} == {"checkpoint_1"}
+        return found[0][-1]
+
+    world(ranks).run(train, str(job), None, "fsdp2", each)
+    job.rename(kept)
+    job.mkdir()
+    memories = sorted(kept.glob("memory-*/*/checkpoints/checkpoint_1"))
+    manifests = [read_manifest(path) for path in memories]
+    assert len({manifest.as_bytes() for manifest in manifests}) == 1
+    for machine, path in enumerate(memories):
+        own = [rank for rank in range(ranks) if (machine - rank // each) % len(memories) in (0, 1)]
+        assert manifests[0].parts
+        for parts in manifests[0].parts.values():
+            assert [part for part in parts if (path / part).exists()] == [parts[rank] for rank in own]
+    whole = weights_without(None, ranks)
+    assert whole
+    for lost in range(len(memories)):
+        assert weights_without(lost, ranks) == whole
+        assert weights_without(lost, ranks - each, replaced=False) == whole
 
 
 def train_without_room(folder: str) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import threading
 import warnings
 from collections.abc import Iterator
@@ -84,9 +85,8 @@ class Training:
 
 def checkpoints_in(memory: Path) -> Path:
     """The checkpoints of the only project."""
-    found = list(memory.iterdir())
-    assert len(found) == 1
-    return found[0] / "checkpoints"
+    (found,) = memory.iterdir()
+    return found / "checkpoints"
 
 
 def kept(memory: Path) -> list[Manifest]:
@@ -251,7 +251,7 @@ def test_a_script_that_does_not_resume_is_told_so_once(
 def test_too_little_room_is_refused_at_the_first_one(
     tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("accel.checkpoint.memory_room._free_memory", lambda folder, proc: 1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(2000, 1000, 1000))
     training = Training(tmp_path)
     with pytest.raises(CheckpointError, match=r"need room for 3 in .*--memory_checkpoint_dir FOLDER"):
         training.run(7)

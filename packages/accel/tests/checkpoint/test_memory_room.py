@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator
-from accel.checkpoint.memory_room import UNLIMITED, RoomForCheckpoints
+from accel.checkpoint.memory_room import room_for
 from accel_state import release
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -15,13 +15,22 @@ from torch.utils.data import DataLoader, TensorDataset
 MB = 10**6
 
 
-def system_of(folder: Path, kind: str, available: int) -> Path:
-    """What a system says whose `folder` is a file system of its own, with that much memory."""
+@pytest.fixture(autouse=True)
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands for the memory of the system."""
+    monkeypatch.setattr("accel.checkpoint.memory_room.MEMORY", tmp_path)
+
+
+def system_of(folder: Path, available: int) -> Path:
+    """What a system says that has so much memory."""
     made = folder.parent / "proc"
     made.mkdir()
-    (made / "mounts").write_text(f"disk / ext4 rw 0 0\nit {folder} {kind} rw 0 0\n")
     (made / "meminfo").write_text(f"MemTotal: 9999999 kB\nMemAvailable: {available // 1024} kB\n")
     return folder.parent
+
+
+def lacks_room(folder: Path, size: int, system: Path) -> bool:
+    return room_for(folder, size, 3, root=system)[1]
 
 
 @pytest.fixture
@@ -32,14 +41,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_memory_has_room_for_all_and_for_the_copy_of_the_processes(folder: Path) -> None:
-    system = system_of(folder, "tmpfs", 4 * MB)
-    assert not RoomForCheckpoints.of(folder, MB - 2000, 3, root=system).lacking
-    assert RoomForCheckpoints.of(folder, MB + 2000, 3, root=system).lacking
+    system = system_of(folder, 4 * MB)
+    assert not lacks_room(folder, MB - 2000, system)
+    assert lacks_room(folder, MB + 2000, system)
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_memory_is_what_the_control_group_leaves(version: int, folder: Path) -> None:
-    system = system_of(folder, "tmpfs", 100 * MB)
+    system = system_of(folder, 100 * MB)
     group = system / "sys/fs/cgroup" / ("memory/job" if version == 1 else "job")
     group.mkdir(parents=True)
     (system / "proc/self").mkdir()
@@ -47,26 +56,28 @@ def test_memory_is_what_the_control_group_leaves(version: int, folder: Path) -> 
     names = ("limit_in_bytes", "usage_in_bytes") if version == 1 else ("max", "current")
     for name, size in zip(names, (7 * MB, 3 * MB), strict=True):
         (group / f"memory.{name}").write_text(f"{size}\n")
-    assert RoomForCheckpoints.of(folder, MB, 3, root=system).free == 3 * MB
+    assert "where 3.0 MB are free" in room_for(folder, MB, 3, root=system)[0]
 
 
 def test_checkpoints_that_are_there_already_need_no_more_room(folder: Path) -> None:
-    system = system_of(folder, "tmpfs", 2 * MB + 4096)
+    system = system_of(folder, 2 * MB + 4096)
     (folder / "one").write_bytes(bytes(2 * MB))
-    assert not RoomForCheckpoints.of(folder, MB, 3, root=system).lacking
+    assert not lacks_room(folder, MB, system)
+    assert lacks_room(folder, 2 * MB, system)
 
 
-def test_a_disk_is_not_limited_by_the_memory(folder: Path) -> None:
-    room = RoomForCheckpoints.of(folder, MB, 3, root=system_of(folder, "ext4", 0))
-    assert room.free <= shutil.disk_usage(folder).total < UNLIMITED
-    assert not room.lacking
+def test_a_disk_is_not_limited_by_the_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accel.checkpoint.memory_room.MEMORY", folder / "elsewhere")
+    system = system_of(folder, 0)
+    assert not lacks_room(folder, MB, system)
+    assert lacks_room(folder, shutil.disk_usage(folder).total, system)
 
 
 def test_too_little_room_is_told_in_words(folder: Path) -> None:
-    room = RoomForCheckpoints.of(folder, 600 * MB, 3, root=system_of(folder, "tmpfs", 1000 * MB))
-    assert str(room) == (
-        "checkpoints in memory have 600 MB each on this machine, and need room for 3 in"
-        f" {folder}, where 400 MB are free"
+    assert room_for(folder, 600 * MB, 3, root=system_of(folder, 1000 * MB)) == (
+        "checkpoints in memory have 600.0 MB each on this machine, and need room for 3 in"
+        f" {folder}, where 400.0 MB are free",
+        True,
     )
 
 

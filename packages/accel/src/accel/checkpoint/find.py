@@ -73,7 +73,7 @@ class CheckpointFinder:
         chosen: list[str] = []
         by_accelerate = False
         problems: list[str] = []
-        held: list[Any] = []
+        held: list[Any] | None = None
         try:
             if input_dir is not None:
                 folder = Path(input_dir).absolute()

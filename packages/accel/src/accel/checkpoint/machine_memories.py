@@ -1,43 +1,23 @@
-"""Find the checkpoints in the memories of all machines, and bring one to the machines that lack it."""
+"""Find the checkpoints in the memories of all machines, and bring to each what it lacks of one."""
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
-from collections import deque
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
-import torch
 from accel_checkpoint import CheckpointError, FileDigest, StagedCheckpoint, is_whole, read_manifest
-from accel_checkpoint.manifest import MANIFEST, parse_manifest
+from accel_checkpoint.filesystem import file_sizes
+from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.retention import list_checkpoints
 from accel_state import ProcessControl
 
 from accel.checkpoint.consensus import RankConsensus, problems_of
+from accel.checkpoint.machine_files import exchange_files
 
 #: when a checkpoint was written, and after how many steps
-Moment = tuple[str, int]
-#: bytes that are sent at a time
-PIECE = 1 << 26
-
-
-class Held(NamedTuple):
-    """A checkpoint in memory, the same on all machines that have it.
-
-    Args:
-        moment: When it was written.
-        name: The name of its folder.
-        digest: The hash of its manifest.
-        size: The bytes of its manifest.
-    """
-
-    moment: Moment
-    name: str
-    digest: str
-    size: int
+Moment = Sequence[Any]
 
 
 @final
@@ -52,30 +32,32 @@ class MachineMemories:
 
     def __init__(self, processes: ProcessControl, consensus: RankConsensus, folder: Path) -> None:
         self._processes, self._consensus, self._folder = processes, consensus, folder
-        #: the ranks that have said that they have a checkpoint, one of each machine
-        self._ranks_with: dict[Held, list[int]] = {}
+        #: the first ranks of all machines; and of each checkpoint the files that each of those lacks that have it
+        self._machines, self._lacks = list[int](), dict[Path, dict[int, list[str]]]()
 
-    def held(self) -> list[Held]:
-        """Return the whole checkpoints of this machine, on one process of it."""
-        main = self._processes.is_local_main_process
-        whole = [path for _, path in list_checkpoints(self._folder) if is_whole(path)] if main else []
-        return [_held(path) for path in whole]
+    def held(self) -> list[Any] | None:
+        """Return the checkpoints of this machine and the files that each lacks, on one process of it."""
+        if not self._processes.is_local_main_process:
+            return None
+        return [_held(path) for _, path in list_checkpoints(self._folder) if is_whole(path, parts=False)]
 
-    def agree(self, told: list[list[Any]]) -> list[tuple[Moment, Path]]:
-        """Return all checkpoints and where they are on this machine, newest first, the same on all ranks.
+    def agree(self, told: list[Any]) -> list[tuple[Moment, Path]]:
+        """Return all checkpoints of which nothing is lost and where they are on this machine, newest first.
 
         Args:
             told: What `held` has returned on each rank.
         """
-        self._ranks_with = {}
-        for rank, entries in enumerate(told):
-            for (written, steps), *about in entries:
-                self._ranks_with.setdefault(Held((written, steps), *about), []).append(rank)
-        newest = sorted(self._ranks_with, key=lambda held: (held.moment, len(held.name), held.name), reverse=True)
-        return [(held.moment, self._folder / held.name) for held in newest]
+        self._machines = [rank for rank, entries in enumerate(told) if entries is not None]
+        found = dict[tuple[Any, ...], dict[int, list[str]]]()
+        for rank in self._machines:
+            for *about, lacks in told[rank]:
+                found.setdefault(tuple(about), {})[rank] = lacks
+        whole = sorted(about for about, lacks in found.items() if not set.intersection(*map(set, lacks.values())))
+        self._lacks = {self._folder / about[-2]: found[about] for about in whole}
+        return [(about[:2], self._folder / about[-2]) for about in reversed(whole)]
 
     def complete(self, folder: Path) -> None:
-        """Send a checkpoint from a machine that has it in memory to all that lack it.
+        """Send what machines lack of a checkpoint to them, from those that have it in memory.
 
         Args:
             folder: A checkpoint, which need not be in memory.
@@ -86,40 +68,35 @@ class MachineMemories:
         Collective:
             Every process must call.
         """
-        here = self._processes.run.topology
-        held = max((held for held in self._ranks_with if self._folder / held.name == folder), default=None)
-        if held is None or here.local_world_size == here.world_size:
+        lacks, rank = self._lacks.get(folder, {}), self._processes.process_index
+        needy = [machine for machine in self._machines if lacks and lacks.get(machine) != []]
+        if not needy:
             return
-        ranks = self._ranks_with[held]
-        if set(self._consensus.exchange("resume: machines", here.rank - here.local_rank)) <= set(ranks):
-            return
-        path, stage, problems = folder / MANIFEST, list[StagedCheckpoint](), list[str]()
-        manifest = parse_manifest(b"".join(self._sent(path, held.size, ranks[0])), path)
-        if here.local_rank == 0 and here.rank not in ranks:
-            problems += problems_of(lambda: stage.append(StagedCheckpoint(folder)))
-        for name, digest in manifest.files.items():
-            pieces = self._sent(folder / name, digest.size, ranks[0])
-            for staged in stage if not problems else ():
-                problems += problems_of(partial(_write, staged, name, digest, pieces))
-            deque(pieces, maxlen=0)  # who writes nothing takes part
-        for staged in stage if not problems else ():
-            problems += problems_of(partial(staged.seal, manifest)) or problems_of(staged.commit)
-        for staged in stage if problems else ():
-            staged.abandon()
+        begin = cache(partial(StagedCheckpoint, folder))
+
+        def bring() -> None:
+            sent = dict[int, dict[str, FileDigest]]()
+            if rank in lacks:
+                manifest = read_manifest(folder)
+                files = {MANIFEST: FileDigest.of([manifest.as_bytes()]), **manifest.files}
+                own = [name for name in files if rank == next(first for first in lacks if name not in lacks[first])]
+                for to in set(needy) - {rank}:
+                    sent[to] = {name: files[name] for name in own if name in lacks.get(to, files)}
+            exchange_files(folder, sent, [one for one in lacks if rank in needy and one != rank], begin)
+            if rank not in needy:
+                return
+            stage = begin()
+            if rank in lacks:
+                for name in manifest.files.keys() - stage.files.keys():
+                    stage.link(name, folder / name, manifest.files[name])
+                stage.seal(manifest)
+            stage.commit()
+
+        problems = problems_of(bring)
+        if problems and rank in needy:
+            problems_of(lambda: begin().abandon())
         about = f"the checkpoint {folder} could not be brought from the memory of another machine:"
         self._consensus.require("resume: brought", about, problems)
-
-    def _sent(self, path: Path, size: int, source: int) -> Iterator[bytes]:
-        """Yield the content of a file that one rank has, piece by piece, on every process."""
-        transport = self._processes.run.transport
-        for begin in range(0, size, PIECE):
-            piece = bytearray(min(PIECE, size - begin))
-            if transport.rank == source:
-                with path.open("rb") as file:
-                    file.seek(begin)
-                    file.readinto(piece)
-            sent = transport.broadcast(torch.frombuffer(piece, dtype=torch.uint8), source)
-            yield ctypes.string_at(sent.data_ptr(), sent.numel())
 
 
 def moment_of(folder: Path) -> Moment:
@@ -130,14 +107,8 @@ def moment_of(folder: Path) -> Moment:
         return "~", 0
 
 
-def _held(folder: Path) -> Held:
-    manifest = read_manifest(folder)
-    content = manifest.as_bytes()
-    return Held(manifest.moment, folder.name, hashlib.sha256(content).hexdigest(), len(content))
-
-
-def _write(stage: StagedCheckpoint, name: str, digest: FileDigest, pieces: Iterator[bytes]) -> None:
-    """Write a file of a checkpoint as it comes."""
-    stage.write(name, pieces)
-    if stage.files[name] != digest:
-        raise CheckpointError(f"{name} has not come as it was written")
+def _held(folder: Path) -> tuple[Any, ...]:
+    """Return what tells a checkpoint from others, in their order, and the files that it lacks here."""
+    manifest, sizes = read_manifest(folder), file_sizes(folder)
+    lacks = [name for name, digest in manifest.files.items() if sizes.get(name) != digest.size]
+    return *manifest.moment, len(folder.name), folder.name, FileDigest.of([manifest.as_bytes()]).xxh3, lacks

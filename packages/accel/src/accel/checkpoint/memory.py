@@ -21,8 +21,9 @@ from accel_state.environ import MEMORY_CHECKPOINT_EVERY, MEMORY_CHECKPOINTS
 from accel_state.save_interval import SaveInterval
 
 from accel.checkpoint.consensus import RankConsensus
+from accel.checkpoint.machine_files import spread
 from accel.checkpoint.memory_clock import MemoryClock
-from accel.checkpoint.memory_room import RoomForCheckpoints
+from accel.checkpoint.memory_room import room_for
 from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.save import StateSaver
 from accel.configuration import ProjectConfiguration
@@ -35,7 +36,8 @@ AHEAD = (
     " for a batch in the thread that trains, when the step before is over"
 )
 GONE = (
-    "is gone, as systems remove the memory of users who log out: none is kept until the launcher starts the job again"
+    "no checkpoints are kept in memory until the launcher starts the job again: its folder is gone, as systems remove"
+    " the memory of users who log out"
 )
 #: the note by which the launcher finds the project of the checkpoints
 PROJECT = "project.json"
@@ -78,18 +80,21 @@ class MemoryCheckpoints:
         )
         self.folder = self._project.checkpoints
         self._saver = StateSaver(
-            processes, consensus, registry, self._project, tracker_states, room=self._room, on_error=self._failed
+            *(processes, consensus, registry, self._project, tracker_states),
+            room=self._room,
+            on_error=_tell,
+            spread=spread if self._project.save_on_each_node else None,
         )
         #: whether the script resumes, and whether it was said what checkpoints need
-        self.resumes = self._said = False
-        self._pid, self._thread, self._off = os.getpid(), threading.get_ident(), False
+        self._resumes = self._said = False
+        self._pid, self._thread = os.getpid(), threading.get_ident()
         #: the steps that were over when each loader was asked for a batch the last time, and the loaders of training
         self._steps_at: dict[object, int] = {}
         self._trains: set[object] = set()
         if processes.is_local_main_process:
             with suppress(OSError):  # `resume` says what is wrong with it
                 place.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(OSError):  # the first save says that the folder is gone
+            with suppress(OSError):  # the first that is due says that the folder is gone
                 folder.mkdir(exist_ok=True)
                 # another container may have another project at the same path
                 about = {"checkpoints": str(place), "identity": os.stat(place.parent)[1:3]}
@@ -139,7 +144,7 @@ class MemoryCheckpoints:
 
     def resumed(self) -> None:
         """Note that the script resumes, so that checkpoints help it."""
-        self.resumes, self._thread = True, threading.get_ident()
+        self._resumes, self._thread = True, threading.get_ident()
         self._clock.begin(self._steps)
 
     def before_batch(self, asked: EpochPass, first: bool) -> None:
@@ -155,7 +160,7 @@ class MemoryCheckpoints:
         Collective:
             Every process must call, for the loader of training.
         """
-        if self._off or os.getpid() != self._pid:  # a fork has a loop of its own
+        if os.getpid() != self._pid:  # a fork has a loop of its own
             return
         if threading.get_ident() != self._thread:
             self._consensus.warn_once(f"no checkpoints are kept in memory: {AHEAD}")
@@ -176,19 +181,22 @@ class MemoryCheckpoints:
                 " steps of its own"
             )
             return
-        if not self.resumes:
-            self._off = True
+        if not self._resumes:
             self._consensus.warn_once(
                 "no checkpoints are kept in memory: after a failure this script would begin anew, as it does not call"
                 " accelerator.resume(); call it after prepare, before the loop"
             )
             return
         told = self._consensus.exchange(
-            "checkpoint in memory: due", [self._clock.elapsed_s, self._saver.busy, asked.reads_ahead]
+            "checkpoint in memory: due",
+            [self._clock.elapsed_s, self._saver.busy, asked.reads_ahead, (self.folder.parent / PROJECT).exists()],
         )
-        if any(ahead for _, _, ahead in told):
+        elapsed_s, busy, ahead, there = zip(*told, strict=True)
+        if any(ahead):
             self._consensus.warn_once(f"a checkpoint is not kept in memory: {AHEAD}")
-        elif self._clock.due(step, max(elapsed_s for elapsed_s, _, _ in told)) and not any(busy for _, busy, _ in told):
+        elif not all(there):
+            self._consensus.warn_once(GONE)
+        elif self._clock.due(step, max(elapsed_s)) and not any(busy):
             self._save()
             self._clock.begin(step)
 
@@ -200,41 +208,33 @@ class MemoryCheckpoints:
 
     def _save(self) -> None:
         first = not self._said
-        if first and self._project.save_on_each_node and (divided := self._registry.divided()):
-            raise CheckpointError(
-                f"no checkpoint is kept in memory: {', '.join(divided)} are divided over processes of several machines,"
-                " and no machine has all of them; save to a disk that all machines share, and leave"
-                " memory_checkpoint_every out"
-            )
         try:
             self._saver.save(None, asynchronous=True, max_shard_size="10GB")
         except CheckpointError as error:
-            self._off = GONE in str(error)  # the same on all ranks, as the error has the problems of all
-            if first and not self._off:
+            if first:
                 raise
-            self._failed(error)
+            _tell(error)
 
     @property
     def _steps(self) -> int:
         """The optimizer steps that are over."""
         return max((optimizer.ended for optimizer in self._registry.preparer.optimizers), default=0)
 
-    def _failed(self, error: Exception) -> None:
-        logger.warning("a checkpoint in memory was not kept, and the one before stays: %s", error)
-
     def _room(self, size: int) -> list[str]:
         """Return why there is no room on this machine, and say at the first what they need, on the main process."""
         first, self._said = not self._said, True
-        if size and not (self.folder.parent / PROJECT).exists():
-            return [f"{self.folder.parent} {GONE}"]
         if not (first and size):
             return []
-        room = RoomForCheckpoints.of(self.folder.parent, size, KEPT + 1)
-        if room.lacking:
-            return [f"{room}: name a folder of a local disk, --memory_checkpoint_dir FOLDER, or leave them out"]
+        words, lacking = room_for(self.folder.parent, size, KEPT + 1)
+        if lacking:
+            return [f"{words}: name a folder of a local disk, --memory_checkpoint_dir FOLDER, or leave them out"]
         if self._processes.is_main_process and not any(self.folder.glob("*")):
-            logger.warning("%s", room)
+            logger.warning("%s", words)
         return []
+
+
+def _tell(error: Exception) -> None:
+    logger.warning("a checkpoint in memory was not kept, and the one before stays: %s", error)
 
 
 def age_of(manifest: Manifest) -> str:

@@ -48,6 +48,8 @@ class StateSaver:
         lacks: The random numbers that a checkpoint lacks, in words, if these processes are not all of the job.
         room: Function that returns why so many bytes of this machine have no room, or nothing.
         on_error: Function that takes an error of writing in the background, which no call raises then.
+        spread: Function that lets machines keep parts of a sharded model for each other, if they are to share no disk.
+            It takes this rank, and the first rank of the machine of each.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class StateSaver:
         lacks: str = "",
         room: Callable[[int], list[str]] = lambda size: [],
         on_error: Callable[[Exception], None] | None = None,
+        spread: Callable[[SaveJob, int, list[int]], None] | None = None,
     ) -> None:
         self._processes = processes
         self._lacks = lacks
@@ -67,7 +70,7 @@ class StateSaver:
         self._consensus = consensus
         self._registry = registry
         self._project = project
-        self._room = room
+        self._room, self._spread = room, spread
         self._async_writer, self._snapshot = AsyncWriter(on_error), Snapshot()
         #: the checkpoint that this process wrote or read last, and the digests of its files
         self.newest: Before = None
@@ -104,8 +107,8 @@ class StateSaver:
             by_all = any(map(has_parts, weights.values()))
             job = self._hooked(statement, models, weights) if self._registry.save_hooks else None
             contents = self._contents(models, weights, max_shard_size, by_all=by_all)
-        ranks_that_write = self._processes.run.topology.local_world_size if by_all else 1
-        statement["problems"] += contents.problems or self._room(contents.size * ranks_that_write)
+        kept = self._processes.run.topology.local_world_size * (1 if self._spread is None else 2) if by_all else 1
+        statement["problems"] += contents.problems or self._room(contents.size * kept)
         about = list[str]()
         if self._processes.is_main_process:  # a tracker may give what JSON has not
             words = "what the checkpoint is to say of the run: "
@@ -113,14 +116,15 @@ class StateSaver:
         rng = json.dumps(encode({"generators": process_rng.capture(self._processes.run.device)})).encode()
         told = self._consensus.exchange("save_state: begin", statement | {"rng_bytes": len(rng), "about": about})
         target = self._settled(told, job)
-        writers = sorted({said["request"]["writer"] for said in told})
+        writer_of = [said["request"]["writer"] for said in told]
+        writers = sorted(set(writer_of))
         rng_states = self._consensus.gather(writers, rng, [said["rng_bytes"] for said in told])
         said_of_run = json.loads(told[0]["about"][0])  # the same on all machines that write one each
         stage = job.stage if job is not None else None
         job = SaveJob(target, told[self._writer]["tag"], self._writes, contents, said_of_run, rng_states, stage)
         self._by_all = by_all
         name = f"save/{told[0]['tag']}"
-        work = partial(self._write_part, name) if by_all else partial(self._write_whole, name, writers)
+        work = partial(self._write_part, name, writer_of) if by_all else partial(self._write_whole, name, writers)
         if asynchronous:
             self._write_in_background(job, work)
         elif len(writers) > 1 and not by_all:
@@ -220,13 +224,14 @@ class StateSaver:
         for item in self._registry.items():
             if (self._writes or by_all or item.collective) and not (item.collective and self._lacks):
                 contents.add(item)
-        if by_all and self._project.save_on_each_node:
+        if by_all and self._project.save_on_each_node and self._spread is None:
             contents.problems.append(
                 "save_on_each_node, and a model that is sharded over machines: no machine has all of it; leave it out,"
                 " and save to a disk that all machines share"
             )
         if by_all:
-            contents.keep_own(self._processes.run.mesh, self._processes.process_index, writer=self._writes)
+            rank = self._processes.process_index
+            contents.keep_own(self._processes.run.mesh, rank, writer=rank == 0)
         return contents
 
     def _write_whole(self, name: str, writers: list[int], job: SaveJob) -> None:
@@ -252,15 +257,27 @@ class StateSaver:
             job.abandon()
             raise
 
-    def _write_part(self, name: str, job: SaveJob) -> None:
-        """Write the part of this rank, and name the checkpoint on the main process when all have written theirs."""
-        named = False
-        try:
-            ranks = range(self._processes.num_processes) if self._writes else [self._processes.process_index]
-            parts = self._consensus.results(ranks, f"{name}/parts", lambda: job.write_own(self.newest))
-            if self._writes and parts:
-                job.join(parts)
+    def _write_part(self, name: str, writer_of: list[int], job: SaveJob) -> None:
+        """Write the part of this rank, and name the checkpoint where all is there: on rank 0, or on each machine."""
+        named, rank, results = False, self._processes.process_index, self._consensus.results
+        here = [other for other, writer in enumerate(writer_of) if writer == rank] or [rank]
+
+        def seal() -> bool:
+            if parts:
+                job.join(parts, len(here))
                 job.seal()
+            return bool(parts)
+
+        try:
+            ranks = range(len(writer_of)) if rank == 0 else [rank]
+            parts = results(ranks, f"{name}/parts", lambda: job.write_own(self.newest))
+            if self._spread is None:
+                whole = rank == 0 and seal()
+            else:
+                spread = partial(self._spread, job, rank, writer_of)
+                sealed = results([0], f"{name}/sealed", lambda: rank == 0 and seal())
+                whole = any(sealed) and bool(results(here, f"{name}/spread", spread))
+            if self._writes and whole:
                 self._commit(job)
                 named = True
         finally:
@@ -309,6 +326,6 @@ class StateSaver:
         note_progress()
         if self._project.automatic_checkpoint_naming and self._project.total_limit is not None:
             try:
-                retain(self._project.checkpoints, self._project.total_limit)
+                retain(self._project.checkpoints, self._project.total_limit, parts=self._spread is None)
             except OSError as error:
                 logger.warning("the checkpoint is there, and an older one could not be removed: %s", error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -108,6 +108,7 @@ class SaveJob:
         about: What the manifest says about the run.
         rng_states: The random numbers of all ranks.
         stage: The hidden folder, if it was made already.
+        elsewhere: The files on other machines.
     """
 
     target: Path
@@ -117,6 +118,7 @@ class SaveJob:
     about: dict[str, Any]
     rng_states: list[Any]
     stage: StagedCheckpoint | None = None
+    elsewhere: dict[str, FileDigest] = field(default_factory=dict)
 
     def begin(self) -> StagedCheckpoint:
         """Make the hidden folder, or join the ranks that have, and return it."""
@@ -140,14 +142,19 @@ class SaveJob:
         known = files.get(name)
         return known is not None and FileDigest.of(content) == known and stage.link(name, folder / name, known)
 
-    def join(self, parts: Sequence[Digests], limit_s: float = VISIBLE_AFTER_S) -> None:
+    def join(self, parts: Sequence[Digests], here: int | None = None, limit_s: float = VISIBLE_AFTER_S) -> None:
         """Add what other ranks have written, when it is visible here.
+
+        Args:
+            parts: What each rank has written.
+            here: The number of the first ranks, which write into this folder; None for all.
+            limit_s: How long to wait.
 
         Raises:
             CheckpointError: It is not visible in time.
         """
         stage, until = self.begin(), time.monotonic() + limit_s
-        written = {name: (rank, *digest) for rank, part in enumerate(parts) for name, digest in part.items()}
+        written = {name: (rank, *digest) for rank, part in enumerate(parts[:here]) for name, digest in part.items()}
         while True:
             sizes = file_sizes(stage.path)
             missing = [(rank, name) for name, (rank, size, _) in written.items() if sizes.get(name) != size]
@@ -161,6 +168,7 @@ class SaveJob:
                 )
             time.sleep(0.1)
         stage.files |= {name: FileDigest(size, xxh3) for name, (_, size, xxh3) in written.items()}
+        self.elsewhere = {name: FileDigest(*digest) for part in parts[here:] for name, digest in part.items()}
 
     def seal(self) -> None:
         """Write the small texts and, last, the manifest, when all tensors are in the hidden folder."""
@@ -172,7 +180,7 @@ class SaveJob:
             stage.write(RANK_STATES, [rank_lines(ranks)])
             ranks = []
         stage.adopt()
-        stage.seal(Manifest(self.about, stage.files, contents.items, ranks, contents.parts))
+        stage.seal(Manifest(self.about, stage.files | self.elsewhere, contents.items, ranks, contents.parts))
 
     def end(self, *, named: bool) -> None:
         """Close the hidden folder that another rank has `named`, or remove it."""
