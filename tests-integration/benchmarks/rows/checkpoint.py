@@ -102,17 +102,18 @@ def _saves() -> Lineup:
     return Lineup.of(makers, remark=lambda: f"torch.distributed.checkpoint {_by_dcp():.2f} s")
 
 
-def _copy() -> Repetition:
+def copy() -> Repetition:
+    """Seconds of a copy of all tensors."""
     model, optimizer = task()
     state = optimizer.state_dict()["state"]
     tensors = [*model.state_dict().values(), *(one for entry in state.values() for one in entry.values())]
     copies = [torch.empty_like(one) for one in tensors]
 
-    def copy() -> None:
+    def each() -> None:
         for one, other in zip(copies, tensors, strict=True):
             one.copy_(other)
 
-    return timed(copy)
+    return timed(each)
 
 
 def _stall() -> Repetition:
@@ -125,7 +126,7 @@ def _stall() -> Repetition:
 
 
 def _stalls() -> Lineup:
-    return Lineup.of({"raw": _copy, "accel": _stall, "accelerate": lambda: _save("accelerate")})
+    return Lineup.of({"raw": copy, "accel": _stall, "accelerate": lambda: _save("accelerate")})
 
 
 def _raw_load() -> Repetition:

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.row import Lineup, Repetition, Row, Skipped
-from benchmarks.rows.checkpoint import WIDTH, task
+from benchmarks.rows.checkpoint import WIDTH, copy, task, timed
 
 SHARED_MEMORY = Path("/dev/shm")
 #: seconds between two checkpoints, of which so many steps are measured
@@ -107,6 +107,14 @@ def _costs() -> Lineup:
     return Lineup.of({"raw": lambda: interval(None), "accel": lambda: interval(MEASURED)})
 
 
+def _held() -> Repetition:
+    """Seconds for which the loop is held by a checkpoint."""
+    owner, steps = _training(MEASURED)
+    steps()
+    memory = owner.checkpoints.memory
+    return timed(memory._save, before=memory.wait)
+
+
 def _restart(launcher: Sequence[str], every: int, *, bare: bool = False) -> float:
     """Seconds from the kill to the next step; or, of a bare start, from the command to the first step."""
     with tempfile.TemporaryDirectory(prefix="accel-bench-") as name:
@@ -118,6 +126,10 @@ def _restart(launcher: Sequence[str], every: int, *, bare: bool = False) -> floa
         (folder / "began").write_text(str(time()))
         run(command, check=True, env=environ, stdin=DEVNULL, capture_output=True)
         return note("first") - note("began") if bare else note("again") - note("killed")
+
+
+def _holds() -> Lineup:
+    return Lineup.of({"raw": copy, "accel": _held})
 
 
 def _noted(folder: Path, name: str) -> float:
@@ -137,6 +149,7 @@ def _restarts() -> Lineup:
 
 
 ROWS = (
+    Row("in memory, the loop held, over a copy", _holds, 1.0, least=5, most=30, warm_up=2),
     Row("in memory, training with 600 MB each 30 s", _costs, 1.02, least=5, most=9, warm_up=2),
     Row("in memory, from a kill to the next step", _restarts, 1.1, least=3, most=7, warm_up=1),
 )

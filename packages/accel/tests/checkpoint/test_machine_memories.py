@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from accel import Accelerator
-from accel.checkpoint.find import merged
+from accel.checkpoint.machine_memories import merged
 from accel.utils import ProjectConfiguration
 from accel_checkpoint import read_manifest, verify
 from accel_checkpoint.filesystem import Filesystem
@@ -154,3 +154,28 @@ def test_a_machine_without_room_is_told_on_all(world: MakePool, tmp_path: Path) 
         world(2).run(train_without_room, str(tmp_path))
     assert len(caught.value.errors) == 2
     assert not list((tmp_path / "memory-1").glob("*/checkpoints/*"))
+
+
+def train_without_room_for_others(folder: str) -> None:
+    """The second machine has no room for the part of the first."""
+    write = Filesystem.write
+
+    def refuse(self: Filesystem, path: Path, content: Any) -> Any:
+        if "rank00000" in path.name:
+            raise OSError(28, "No space left on device")
+        return write(self, path, content)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == 1:
+            patch.setattr(Filesystem, "write", refuse)
+        train(folder, None, "fsdp2")
+
+
+def test_a_machine_without_room_for_the_part_of_another_keeps_none(world: MakePool, tmp_path: Path) -> None:
+    """The training goes on, the first machine has both parts, and the second gets them when it resumes."""
+    world(2).run(train_without_room_for_others, str(tmp_path))
+    (first, second) = sorted(tmp_path.glob("memory-*/*/checkpoints"))
+    assert [path.name for _, path in list_checkpoints(first)] == ["checkpoint_0", "checkpoint_1"]
+    assert list(second.iterdir()) == []
+    found = world(2).run(train, str(tmp_path), None, "fsdp2")
+    assert [there for _, there, _ in found] == [("checkpoint_0", "checkpoint_1"), ("checkpoint_1",)]

@@ -215,7 +215,7 @@ class Checkpointer:
         return self._loaded(folder, manifest)
 
     def _loaded(self, folder: Path, manifest: Manifest | None) -> Path:
-        if manifest is not None and (self.memory is None or folder.parent != self.memory.folder):
+        if manifest is not None:
             self._saver.newest = folder, manifest.files
         return folder
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from accel_checkpoint import CheckpointError, recover
 from accel_checkpoint.hidden_folder import list_hidden_folders
@@ -15,7 +14,6 @@ from accel_checkpoint.retention import list_checkpoints
 from accel_state import ProcessControl
 
 from accel.checkpoint.consensus import RankConsensus
-from accel.checkpoint.machine_memories import MachineMemories, Moment, moment_of
 from accel.checkpoint.reading_lock import ReadingLock
 from accel.configuration import ProjectConfiguration
 
@@ -31,20 +29,12 @@ class CheckpointFinder:
         processes: The processes that take part.
         consensus: What they say to each other.
         project: The folder of the checkpoints.
-        memory: The checkpoints in memory, or None.
     """
 
-    def __init__(
-        self,
-        processes: ProcessControl,
-        consensus: RankConsensus,
-        project: ProjectConfiguration,
-        memory: MachineMemories | None = None,
-    ) -> None:
+    def __init__(self, processes: ProcessControl, consensus: RankConsensus, project: ProjectConfiguration) -> None:
         self._processes = processes
         self._consensus = consensus
         self._project = project
-        self.memory = memory
 
     def unusable(self) -> list[str]:
         """Return why no checkpoint of the project could be written later, or nothing."""
@@ -54,15 +44,12 @@ class CheckpointFinder:
             return [f"{there} is a file, not a folder"]
         return [] if os.access(there, os.W_OK | os.X_OK) else [f"{there} may not be written to"]
 
-    def chosen(
-        self, input_dir: str | Path | None, locks: ExitStack, *, resuming: bool = False
-    ) -> tuple[list[Path], bool]:
+    def chosen(self, input_dir: str | Path | None, locks: ExitStack) -> tuple[list[Path], bool]:
         """Return the folder that was asked for, or all of the project, newest first, and whether Accelerate wrote it.
 
         Args:
             input_dir: The folder that was asked for.
             locks: Takes a lock on the newest of the project, which then stays until all ranks have locked it.
-            resuming: Whether those in memory count too.
 
         Raises:
             CheckpointError: The main process cannot look; raised on every process.
@@ -73,7 +60,6 @@ class CheckpointFinder:
         chosen: list[str] = []
         by_accelerate = False
         problems: list[str] = []
-        held: list[Any] | None = None
         try:
             if input_dir is not None:
                 folder = Path(input_dir).absolute()
@@ -89,21 +75,13 @@ class CheckpointFinder:
                 chosen = [str(path.absolute()) for path in paths]
                 for path in paths[:1]:
                     locks.enter_context(ReadingLock(path, found=True))
-            if resuming and self.memory is not None:
-                held = self.memory.held()
         except (ValueError, OSError) as error:
             problems.append(str(error))
-        moments = [moment_of(Path(path)) for path in chosen] if resuming and self.memory is not None else []
-        told = self._consensus.exchange("load_state: where", [chosen, by_accelerate, problems, held, moments])
-        chosen, _, problems, _, moments = told[0]
+        told = self._consensus.exchange("load_state: where", [chosen, by_accelerate, problems])
+        chosen, _, problems = told[0]
         if problems:
             raise CheckpointError("; ".join(problems))
-        found = [Path(path) for path in chosen]
-        if resuming and self.memory is not None:
-            found = merged(
-                list(zip(moments, found, strict=True)), self.memory.agree([entries for *_, entries, _ in told])
-            )
-        return found, any(accelerates for _, accelerates, *_ in told)
+        return [Path(path) for path in chosen], any(accelerates for _, accelerates, _ in told)
 
     def others(self, folder: Path) -> str:
         """Return words for the newest checkpoints of the project and beside a folder, or "" if there are none."""
@@ -121,13 +99,3 @@ class CheckpointFinder:
             if folder.kind == "old":
                 recover(parent / folder.stem)
         return [path for _, path in reversed(list_checkpoints(parent))]
-
-
-def merged(disk: list[tuple[Moment, Path]], memory: list[tuple[Moment, Path]]) -> list[Path]:
-    """Return the checkpoints of the disk and of memory, newest first. Of two that are as new the disk has the first.
-
-    Args:
-        disk: Those of the disk and when they were written, newest first.
-        memory: Those in memory, newest first.
-    """
-    return [path for _, path in heapq.merge(disk, memory, key=lambda one: tuple(one[0]), reverse=True)]

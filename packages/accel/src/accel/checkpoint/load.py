@@ -63,7 +63,7 @@ class StateLoader:
         self._consensus = consensus
         self._registry = registry
         self._project = project
-        self._finder = CheckpointFinder(processes, consensus, project, memory)
+        self._finder, self._memory = CheckpointFinder(processes, consensus, project), memory
 
     def load(self, input_dir: str | Path | None) -> tuple[Path, Manifest | None]:
         """Load the checkpoint in a folder, or the newest whole one of the project.
@@ -98,10 +98,12 @@ class StateLoader:
         error = CheckpointError()
         for _ in range(ATTEMPTS):
             with ExitStack() as locks:
-                chosen, by_accelerate = self._finder.chosen(input_dir, locks, resuming=resuming)
+                chosen, by_accelerate = self._finder.chosen(input_dir, locks)
                 if by_accelerate:
                     self._load_from_accelerate(chosen[0])
                     return chosen[0], None
+                if resuming and self._memory is not None:
+                    chosen = self._memory.merged_with(chosen)
                 found = input_dir is None and bool(self._processes.is_main_process)
                 loaded = self._first_whole([ReadingLock(folder, found=found) for folder in chosen], resuming=resuming)
             if not isinstance(loaded, CheckpointError):
@@ -116,8 +118,8 @@ class StateLoader:
     ) -> tuple[Path, Manifest] | CheckpointError | None:
         """Load the first checkpoint that is not damaged, or return the error if another job has moved one."""
         for place, lock in enumerate(locks, start=1):
-            if self._finder.memory is not None:
-                self._finder.memory.complete(lock.folder)
+            if self._memory is not None:
+                self._memory.complete(lock.folder)
             with lock:
                 problems, checkpoint = self._verified(lock)
                 error = CheckpointError("\n".join([f"the checkpoint {lock.folder} cannot be loaded:", *problems]))

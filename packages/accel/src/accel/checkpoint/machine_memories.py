@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -35,26 +36,28 @@ class MachineMemories:
         #: the first ranks of all machines; and of each checkpoint the files that each of those lacks that have it
         self._machines, self._lacks = list[int](), dict[Path, dict[int, list[str]]]()
 
-    def held(self) -> list[Any] | None:
-        """Return the checkpoints of this machine and the files that each lacks, on one process of it."""
-        if not self._processes.is_local_main_process:
-            return None
-        return [_held(path) for _, path in list_checkpoints(self._folder) if is_whole(path, parts=False)]
-
-    def agree(self, told: list[Any]) -> list[tuple[Moment, Path]]:
-        """Return all checkpoints of which nothing is lost and where they are on this machine, newest first.
+    def merged_with(self, disk: list[Path]) -> list[Path]:
+        """Return the checkpoints of the disk and those in memory of which nothing is lost, newest first.
 
         Args:
-            told: What `held` has returned on each rank.
+            disk: Those of the disk, newest first.
+
+        Collective:
+            Every process must call. What the main process finds on the disk counts.
         """
-        self._machines = [rank for rank, entries in enumerate(told) if entries is not None]
+        held = [_held(path) for _, path in list_checkpoints(self._folder) if is_whole(path, parts=False)]
+        mine = held if self._processes.is_local_main_process else None
+        moments = [_moment_of(path) for path in disk] if self._processes.is_main_process else []
+        told = self._consensus.exchange("resume: memory", [mine, moments])
+        self._machines = [rank for rank, (entries, _) in enumerate(told) if entries is not None]
         found = dict[tuple[Any, ...], dict[int, list[str]]]()
         for rank in self._machines:
-            for *about, lacks in told[rank]:
+            for *about, lacks in told[rank][0]:
                 found.setdefault(tuple(about), {})[rank] = lacks
         whole = sorted(about for about, lacks in found.items() if not set.intersection(*map(set, lacks.values())))
         self._lacks = {self._folder / about[-2]: found[about] for about in whole}
-        return [(about[:2], self._folder / about[-2]) for about in reversed(whole)]
+        memory = [(about[:2], self._folder / about[-2]) for about in reversed(whole)]
+        return merged(list(zip(told[0][1], disk, strict=True)), memory)
 
     def complete(self, folder: Path) -> None:
         """Send what machines lack of a checkpoint to them, from those that have it in memory.
@@ -99,7 +102,17 @@ class MachineMemories:
         self._consensus.require("resume: brought", about, problems)
 
 
-def moment_of(folder: Path) -> Moment:
+def merged(disk: list[tuple[Moment, Path]], memory: list[tuple[Moment, Path]]) -> list[Path]:
+    """Return the checkpoints of the disk and of memory, newest first. Of two that are as new the disk has the first.
+
+    Args:
+        disk: Those of the disk and when they were written, newest first.
+        memory: Those in memory, newest first.
+    """
+    return [path for _, path in heapq.merge(disk, memory, key=lambda found: tuple(found[0]), reverse=True)]
+
+
+def _moment_of(folder: Path) -> Moment:
     """Return when a checkpoint was written. One that cannot be read comes before all, to be found damaged."""
     try:
         return read_manifest(folder).moment
