@@ -105,9 +105,8 @@ def end_folder(folder: Path, say: Callable[[str], None], *, well: bool = False) 
     """
     from accel_launch.memory.rescue import rescue
 
-    old = _is_old(folder)
-    ended = [well or not any(kept.glob("checkpoints/*")) or rescue(kept, say) or old for kept in folder.glob("*/")]
-    if all(ended):
+    keeps = [] if well else [kept for kept in folder.glob("*/") if any(kept.glob("checkpoints/*"))]
+    if all([rescue(kept, say) for kept in keeps]) or _is_old(folder):
         shutil.rmtree(folder, ignore_errors=True)
 
 
