@@ -17,7 +17,7 @@ from accel_checkpoint.hidden_folder import new_tag
 from accel_checkpoint.inspect import list_lines
 from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.piece_index import PIECE_INDEX
-from accel_checkpoint.pieces import Box, box_of, held_part, whole_box
+from accel_checkpoint.pieces import Box, blocks_of, whole_box
 from accel_testing import MakePool
 from sharded_models import LAYOUTS, loaded, prepared, state
 from suite.soak import Cases, in_soak
@@ -153,7 +153,7 @@ def part_of_tensors(sizes: tuple[int, int]) -> tuple[list[tuple[Box, Tensor]], d
             parameter.copy_(torch.arange(parameter.numel()).view_as(parameter))
     parallelize_module(model, mesh["tp"], plan)
     fully_shard(model, mesh=mesh["dp_shard"])
-    blocks = {name: (box_of(tensor), held_part(tensor)) for name, tensor in model.state_dict().items()}
+    blocks = {name: blocks_of(tensor)[0] for name, tensor in model.state_dict().items()}
     written = own_part(model.state_dict(), accelerator.run.mesh, accelerator.process_index)[0]
     return [blocks[name] for name in written], blocks
 

@@ -27,6 +27,7 @@ class PieceLayout(NamedTuple):
         dtype: Name of its dtype in the format of safetensors.
         shape: Shape of the whole.
         divided: Axis of the mesh and dim of each division, as torch's `chunk` divides, in the order in which they come.
+            A number in the place of an axis: so many groups, of each of which a process holds a part.
         copy: Which of the processes with equal blocks have written theirs, counted along the other axes.
     """
 
@@ -34,6 +35,11 @@ class PieceLayout(NamedTuple):
     shape: tuple[int, ...]
     divided: tuple[tuple[str, int], ...]
     copy: int
+
+    @property
+    def groups(self) -> dict[int, int]:
+        """The dims that are divided into groups first, with the number of groups."""
+        return {dim: int(axis) for axis, dim in self.divided if axis.isdecimal()}
 
 
 @final
@@ -96,7 +102,8 @@ class PieceIndex:
             cuts = [_Cut({}, 0, size)] if begin < size and wanted.shape[dim] else []
             for axis in [axis for axis, divided in layout.divided if divided == dim]:
                 span = begin, begin + wanted.shape[dim]
-                cuts = [part for cut in cuts for part in cut.divided(axis, self.axes[axis], *span)]
+                size = self.axes[axis] if axis in self.axes else int(axis)
+                cuts = [part for cut in cuts for part in cut.divided(axis, size, *span)]
             dims.append(cuts)
         for chosen in itertools.product(*dims):
             number, at = 0, place.copy()
@@ -124,7 +131,7 @@ class _Cut(NamedTuple):
 
 
 def _is_valid(layout: PieceLayout, axes: Mapping[str, int]) -> bool:
-    used = [axis for axis, _ in layout.divided]
+    used = [axis for axis, _ in layout.divided if axis in axes or not axis.isdecimal()]
     numbers = [layout.copy, *layout.shape, *(dim for _, dim in layout.divided)]
     return (
         layout.dtype in DTYPES
@@ -132,6 +139,7 @@ def _is_valid(layout: PieceLayout, axes: Mapping[str, int]) -> bool:
         and len({*used}) == len(used)
         and {*used} <= axes.keys()
         and all(dim < len(layout.shape) for _, dim in layout.divided)
+        and all(count and layout.shape[dim] % count == 0 for dim, count in layout.groups.items())
         and layout.copy < math.prod(size for axis, size in axes.items() if axis not in used)
     )
 

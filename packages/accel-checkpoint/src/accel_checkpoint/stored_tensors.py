@@ -13,7 +13,7 @@ from accel_checkpoint.bounded_json import compact_json, parse_json
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.parallel_copy import parallel_copy
 from accel_checkpoint.piece_index import PieceIndex
-from accel_checkpoint.pieces import Box, box_of, cover_once, held_part, is_distributed, whole_box
+from accel_checkpoint.pieces import Box, blocks_of, cover_once, is_distributed, piece_name, whole_box
 from accel_checkpoint.tensor_file import DTYPES, TensorFile
 
 #: the key in the metadata of a file for the tensors of which it has pieces: for each the whole shape and the offset
@@ -65,7 +65,7 @@ class IndexedParts:
                 file = TensorFile(self._paths[number])
                 self._open[number] = file, file.header.stored_names(), _placed(file)
             file, names, placed = self._open[number]
-            stored = names.get(name, name)
+            stored = piece_name(names.get(name, name), box, layout.shape, layout.groups)
             shape, dtype = file.shape_and_dtype(stored)
             whole, offset = placed.get(stored, (shape, (0,) * len(shape)))
             if (whole, dtype, Box(offset, shape)) != (layout.shape, DTYPES[layout.dtype], box):
@@ -152,12 +152,12 @@ class StoredTensors:
 
     def copies(self, name: str, tensor: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return pairs of a part of what `tensor` holds here, and the view of a file with the values of this part."""
-        held, wanted, pairs = held_part(tensor), box_of(tensor), []
-        for piece in self.pieces(name, wanted):
-            common = piece.box.overlap(wanted)
-            if common is not None:
-                pairs.append((common.of(held, wanted), common.of(piece.file[piece.name], piece.box)))
-        return pairs
+        return [
+            (common.of(held, wanted), common.of(piece.file[piece.name], piece.box))
+            for wanted, held in blocks_of(tensor)
+            for piece in self.pieces(name, wanted)
+            if (common := piece.box.overlap(wanted)) is not None
+        ]
 
     def pieces(self, name: str, wanted: Box) -> Iterable[_Piece]:
         """Return the pieces of a tensor, at least those that overlap a block.

@@ -10,7 +10,7 @@ import torch
 
 from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.memory.pinned_memory import is_plain
-from accel_checkpoint.pieces import Box, box_of, held_part
+from accel_checkpoint.pieces import Box, blocks_of
 from accel_checkpoint.safetensors_header import StoredTensor
 from accel_checkpoint.tensor_file import DTYPES, read_known_header, view_bytes
 
@@ -31,13 +31,14 @@ def fill_by_blocks(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         with path.open("rb", buffering=0) as file:
             for name, stored in header.stored_names().items():
                 if name in tensors and 0 not in header.tensors[stored].shape:
-                    _read(file, header.tensors[stored], tensors[name])
+                    for box, held in blocks_of(tensors[name]):
+                        _read(file, header.tensors[stored], box, held)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
-def _read(file: FileIO, stored: StoredTensor, tensor: torch.Tensor) -> None:
-    held, box, shape = held_part(tensor), box_of(tensor), stored.shape
+def _read(file: FileIO, stored: StoredTensor, box: Box, held: torch.Tensor) -> None:
+    shape = stored.shape
     if not shape:
         held, box, shape = held.view(1), Box((0,), (1,)), (1,)
     if not box.numel:

@@ -12,7 +12,7 @@ import torch
 from accel_checkpoint import CheckpointError
 from accel_checkpoint.load import read_plain
 from accel_checkpoint.manifest import is_inside, open_regular, read_regular
-from accel_checkpoint.pieces import Box, box_of, held_part, is_distributed, whole_box
+from accel_checkpoint.pieces import Box, blocks_of, is_distributed, whole_box
 
 #: where a value is in the nested state
 StatePath = tuple[str | int, ...]
@@ -89,20 +89,20 @@ class DistributedCheckpoint:
         shape = self.shapes[path]
         like = layout is not None and is_distributed(layout) and tuple(layout.shape) == shape
         target: torch.Tensor | None = None
-        wanted = box_of(layout) if like and layout is not None else whole_box(shape)
-        filled = 0
+        boxes = [box for box, _ in blocks_of(layout)] if like and layout is not None else [whole_box(shape)]
+        filled, wanted = 0, sum(box.numel for box in boxes)
         for box, info in self._places[path]:
-            common = box.overlap(wanted) if box is not None else None
-            if box is None or (common is None and target is not None):
+            if box is None or (target is not None and not any(map(box.overlap, boxes))):
                 continue
             stored = self._load(info)
             if target is None:
                 target = _empty(layout if like else None, shape, stored.dtype)
-            if common is not None:
-                common.of(held_part(target), wanted).copy_(common.of(stored, box))
-                filled += common.numel
-        if target is None or filled != wanted.numel:
-            raise CheckpointError(f"{self.folder} has {filled:,} of {wanted.numel:,} numbers of {path}")
+            for own, held in blocks_of(target):
+                if (common := box.overlap(own)) is not None:
+                    common.of(held, own).copy_(common.of(stored, box))
+                    filled += common.numel
+        if target is None or filled != wanted:
+            raise CheckpointError(f"{self.folder} has {filled:,} of {wanted:,} numbers of {path}")
         return target
 
     def state(self, layout: Callable[[StatePath], torch.Tensor | None]) -> dict[Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from accel_checkpoint import CheckpointError, Manifest, TensorFile, decode, parallel_copy, verify
 from accel_checkpoint.piece_index import PieceIndex, read_indexes
-from accel_checkpoint.pieces import box_of, is_distributed
+from accel_checkpoint.pieces import blocks_of, is_distributed
 from accel_checkpoint.stored_tensors import IndexedParts, StoredTensors
 from torch import nn
 
@@ -98,7 +98,8 @@ class LoadedCheckpoint:
             if here != there:
                 lines.append(f"{name} is {_words(*there)} in the checkpoint, and {_words(*here)} in the model")
             else:
-                list(weights.pieces(name, box_of(value)))  # opened now: the damaged are refused before anything changes
+                for box, _ in blocks_of(value):
+                    list(weights.pieces(name, box))  # opened now: the damaged are refused before anything changes
         return lines[:10] + ([f"and {len(lines) - 10} more"] if len(lines) > 10 else [])
 
     def load_model(self, key: str, model: nn.Module) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from accel_checkpoint import CheckpointError
 from accel_checkpoint.piece_index import PieceIndex, PieceLayout
-from accel_checkpoint.pieces import box_of, divided_axes, held_part, is_distributed
+from accel_checkpoint.pieces import blocks_of, divided_axes, is_distributed, packed_groups, piece_name
 from accel_checkpoint.stored_tensors import describe_pieces
 from accel_checkpoint.tensor_file import NAMES
 from accel_state.mesh import Axis, MeshSpec
@@ -114,8 +114,9 @@ def index_of(tensors: Mapping[str, torch.Tensor], aliases: Mapping[str, str], me
     for name, _, turn in writers(tensors, mesh):
         tensor: Any = tensors[name]
         axes = divided_axes(tensor) if is_distributed(tensor) else []
-        divided = tuple((str(tensor.device_mesh.mesh_dim_names[axis]), placement.dim) for axis, placement in axes)
-        layouts[name] = PieceLayout(NAMES[tensor.dtype], tuple(tensor.shape), divided, turn)
+        divided = [(str(count), dim) for dim, count in packed_groups(tensor).items()]
+        divided += [(str(tensor.device_mesh.mesh_dim_names[axis]), placement.dim) for axis, placement in axes]
+        layouts[name] = PieceLayout(NAMES[tensor.dtype], tuple(tensor.shape), tuple(divided), turn)
     layouts |= {alias: layouts[name] for alias, name in aliases.items()}
     return PieceIndex({str(axis): size for axis, size in mesh.sizes.items()}, layouts)
 
@@ -134,10 +135,12 @@ def own_part(tensors: Mapping[str, torch.Tensor], mesh: MeshSpec, rank: int) -> 
     part: Tensors = {}
     pieces = {}
     for name in names_to_write(tensors, mesh, rank):
-        box, whole = box_of(tensors[name]), tuple(tensors[name].shape)
-        if box.numel == 0 and tensors[name].numel():
-            continue
-        part[name] = held_part(tensors[name])
-        if box.shape != whole:
-            pieces[name] = (whole, box)
+        whole, groups = tuple(tensors[name].shape), packed_groups(tensors[name])
+        for box, held in blocks_of(tensors[name]):
+            if box.numel == 0 and tensors[name].numel():
+                continue
+            stored = piece_name(name, box, whole, groups)
+            part[stored] = held
+            if box.shape != whole:
+                pieces[stored] = (whole, box)
     return part, describe_pieces(pieces)

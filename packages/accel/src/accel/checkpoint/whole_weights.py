@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from accel_checkpoint import save_weights
-from accel_checkpoint.pieces import Box, box_of, held_part, is_distributed
+from accel_checkpoint.pieces import Box, blocks_of, held_part, is_distributed
 from accel_state import ProcessControl, Run
 
 from accel.checkpoint.consensus import RankConsensus, problems_of
@@ -26,7 +26,7 @@ def gathered_rows(tensor: torch.Tensor, run: Run) -> Iterator[torch.Tensor]:
     Collective:
         Every process must take all of them.
     """
-    held, box = held_part(tensor), box_of(tensor)
+    blocks = blocks_of(tensor)
     coordinate = run.mesh.coordinate(run.topology.rank)
     gives = all(coordinate[axis] == 0 for axis in copy_axes(tensor, run.mesh))
     first = (*tensor.shape, 1)[0]
@@ -40,9 +40,9 @@ def gathered_rows(tensor: torch.Tensor, run: Run) -> Iterator[torch.Tensor]:
         )
         # bytes of a number that one rank gives and all others leave 0: their sum is the number, whatever it is
         sent = torch.zeros(rows.shape, dtype=tensor.dtype, device=run.placed_on)
-        common = rows.overlap(box)
-        if gives and common is not None:
-            common.of(sent, rows).copy_(common.of(held, box))
+        for box, held in blocks if gives else ():
+            if (common := rows.overlap(box)) is not None:
+                common.of(sent, rows).copy_(common.of(held, box))
         whole = run.transport.all_reduce(sent.reshape(-1).view(torch.uint8), "sum")
         yield whole.view(tensor.dtype).reshape(rows.shape).cpu()
 
