@@ -11,6 +11,7 @@ from accel_state.environ import AS_ACCELERATE, flag, process_environ
 from accel_state.mesh import MeshSpec
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
 SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
@@ -75,6 +76,21 @@ class ParallelismConfig:
         if kept.pop("sp_attn_implementation", "sdpa") != "sdpa":
             backends["sp_backend"] = f"torch with {words['sp_attn_implementation']}"
         return cls(**{**dict.fromkeys(SIZES, 1), **backends, **{name: _number(word) for name, word in kept.items()}})
+
+    @classmethod
+    def of(cls, model: nn.Module) -> ParallelismConfig:
+        """Return the sizes by which a model is divided that arrives divided, as Transformers has loaded it (`tp_plan`).
+
+        Args:
+            model: The model, as `from_pretrained` returns it.
+
+        Raises:
+            ArrivalError: The model is whole.
+        """
+        from accel_parallel.stages.arrival import sizes_of
+
+        sizes: dict[str, Any] = {**dict.fromkeys(SIZES, 1), **sizes_of(model)}
+        return cls(**sizes)
 
     def problems(self) -> list[str]:
         """List what is wrong with the sizes."""

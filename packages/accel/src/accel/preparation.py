@@ -17,9 +17,11 @@ from accel_amp.optimizer_parameters import parameters_of
 from accel_big import require_held, require_whole_model
 from accel_data import ConsumptionLog, DataLoaderShard, Ending, prepare_data_loader
 from accel_parallel import follow, outermost, recompute, refuse_renormalised, refuse_replaced, refuse_stale, tie_again
+from accel_parallel.stages.arrival import refuse_divided
 from accel_parallel.stages.containers import inside, uncompiled
 from accel_state import PartialWindow
 from accel_state.environ import process_environ
+from accel_state.mesh import Axis
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -125,6 +127,8 @@ class Preparer:
             return model
         if not evaluation:
             require_whole_model(model)
+            if Axis.TENSOR not in self.components.strategy.axes:
+                refuse_divided(model, self.components.strategy.name, self.components.run)
             refuse_renormalised(model, self.components.run.topology.world_size)
         strategy, run = self.components.strategy, self.components.run
         names = list(model.named_parameters(remove_duplicate=False))

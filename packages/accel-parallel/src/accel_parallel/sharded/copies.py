@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 #: hooks of the original gather its weights, and a copy has none of them
 _HOOKS = ("_forward", "_backward", "_state_dict", "_load_state_dict")
 #: attributes that torch's fully_shard sets
-_OF_SHARDING = ("__composable_api_state", "_is_fsdp_managed_module", "_fsdp_use_orig_params")
+OF_SHARDING = ("__composable_api_state", "_is_fsdp_managed_module", "_fsdp_use_orig_params")
 
 
 def allow_copies(model: nn.Module) -> None:
@@ -32,7 +32,7 @@ def _copy(sharded: nn.Module, memo: dict[int, Any]) -> nn.Module:
     for name, value in vars(sharded).items():
         if name.startswith(_HOOKS) and "hooks" in name:
             vars(twin)[name] = OrderedDict()
-        elif name.startswith(_OF_SHARDING):
+        elif name.startswith(OF_SHARDING):
             continue
         # what prepare has put over a method belongs to the original
         elif not callable(value) or not hasattr(plain, name):

@@ -26,14 +26,14 @@ class ModelExchanges:
     Args:
         groups: Groups of ranks to average gradients over.
         everywhere: Groups of ranks that hold the same parameters.
-        whole: The gradients of parameters that every rank holds whole; None without such parameters.
+        whole: The gradients of parameters that ranks hold whole.
         copies: The exchange between copies; None if there is one copy.
         check: The comparison of used parameters; None if ranks may use different ones.
     """
 
     groups: Sequence[dist.ProcessGroup]
     everywhere: Sequence[dist.ProcessGroup]
-    whole: ReplicatedGradientSync | None
+    whole: Sequence[ReplicatedGradientSync]
     copies: CopiesOfParts | None
     check: UnusedParameterCheck | None
 
@@ -73,9 +73,10 @@ class ModelExchanges:
         Collective:
             Every rank must call.
         """
-        for gradients in (self.whole, self.copies):
-            if gradients is not None:
-                gradients.average()
+        for gradients in self.whole:
+            gradients.average()
+        if self.copies is not None:
+            self.copies.average()
 
 
 def _state_of(model: nn.Module) -> Any:

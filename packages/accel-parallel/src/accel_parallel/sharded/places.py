@@ -31,8 +31,8 @@ class ShardedPlaces:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model, self._parameters = model, dict(model.named_parameters())
-        sharded = {name: held for name, held in self._parameters.items() if isinstance(held, DTensor)}
+        self._model, named = model, dict(model.named_parameters())
+        sharded = {name: held for name, held in named.items() if isinstance(held, DTensor)}
         # where the numbers of each sharded parameter are, and what tells that `parameter.data` was replaced
         self._held = {name: _place_of(parameter) for name, parameter in sharded.items()}
         self._sharded = sharded
@@ -44,6 +44,9 @@ class ShardedPlaces:
                 info = one._module_info
                 modules, names = [info.module, *info.shared_modules], [info.param_name, *info.shared_param_names]
                 self._places += [(one, owner._parameters, leaf) for owner, leaf in zip(modules, names, strict=True)]
+        shared = {id(one.sharded_param) for one, _, _ in self._places}
+        # hooks see the gradients of whole experts that ranks hold for themselves
+        self._hooked = [(name, held) for name, held in named.items() if name not in sharded or id(held) in shared]
         self._tables = [one for one in model.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag)]
 
     def look(self, *_: Any) -> None:
@@ -55,7 +58,7 @@ class ShardedPlaces:
             RuntimeError: There are values that nobody would see.
         """
         if torch.is_grad_enabled():
-            refuse_hooks(self._parameters.items())
+            refuse_hooks(self._hooked)
         for one, holder, leaf in self._places:
             there = holder.get(leaf)
             if there is not one.sharded_param and there is not getattr(one, "_unsharded_param", None):

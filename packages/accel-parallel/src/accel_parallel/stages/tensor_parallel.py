@@ -16,22 +16,19 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from accel_parallel.rebind import tie_again
 
 
-def parallelize(model: nn.Module, styles: Mapping[str, ParallelStyle], mesh: DeviceMesh, device: torch.device) -> None:
+def parallelize(model: nn.Module, styles: Mapping[str, ParallelStyle], mesh: DeviceMesh) -> None:
     """Shard layers over the ranks of a mesh, and let their modules exchange in forwards.
 
-    Frozen weights stay frozen, and tied weights tied. torch's generators follow the first rank of the mesh: what all
-    ranks compute alike drops out alike.
+    Frozen weights stay frozen, and tied weights tied.
 
     Args:
         model: Model to change, with weights that are equal on all ranks.
         styles: Style of each layer, by its name.
         mesh: Mesh of one dimension.
-        device: Device of the model.
 
     Collective:
         Every rank of the mesh must call, and from then on in each forward and backward.
     """
-    _share_generators(mesh, device)
     names = list(model.named_parameters(remove_duplicate=False))
     for path, style in styles.items():
         module = model.get_submodule(path)
@@ -64,7 +61,16 @@ def _make_plain(module: nn.Module, inputs: Any, output: Any) -> Any:
     return output if is_plain else _Plain.apply(output)  # type: ignore[no-untyped-call] # of torch
 
 
-def _share_generators(mesh: DeviceMesh, device: torch.device) -> None:
+def share_generators(mesh: DeviceMesh, device: torch.device) -> None:
+    """Let torch's generators follow the first rank of a mesh: what all ranks compute alike drops out alike.
+
+    Args:
+        mesh: Mesh of one dimension.
+        device: Device of the model.
+
+    Collective:
+        Every rank of the mesh must call.
+    """
     state = torch.get_rng_state().to(device)
     dist.broadcast(state, group=mesh.get_group(), group_src=0)
     torch.set_rng_state(state.cpu())

@@ -34,9 +34,11 @@ from accel_parallel.sharded.loaded_state import divide_loaded
 from accel_parallel.sharded.model_exchanges import ModelExchanges
 from accel_parallel.sharded.numbers import guard_numbers
 from accel_parallel.sharded.steps import ShardedSteps
+from accel_parallel.sharded.undo import undo_sharding
 from accel_parallel.sharded.unused_parameter_check import UnusedParameterCheck
+from accel_parallel.stages.arrival import Arrival, ArrivalError, arrives_divided, average_over_samples
 from accel_parallel.stages.gradient_comparison import GradientComparison
-from accel_parallel.stages.tensor_parallel import parallelize
+from accel_parallel.stages.tensor_parallel import parallelize, share_generators
 from accel_parallel.stages.tensor_plan import Plan, styles_of
 from accel_parallel.strategy import Strategy
 from accel_parallel.strategy_options import Asked
@@ -113,33 +115,43 @@ class Fsdp2(Strategy):
         Collective:
             Every rank must call.
         """
-        if isinstance(model, FSDPModule):
-            if (exchanges := ModelExchanges.of(model)) is not None:
-                self._take(exchanges, run)
+        if isinstance(model, FSDPModule) and (exchanges := ModelExchanges.of(model)) is not None:
+            self._take(exchanges, run)
             return model
-        _refuse_sharded_parts(model)
+        arrives = arrives_divided(model)
+        if isinstance(model, FSDPModule) and not arrives:
+            return model
+        if not arrives:
+            _refuse_sharded_parts(model)
         refuse_hooks(model.named_parameters())
         before = list(model.named_parameters(remove_duplicate=False))
         _refuse_sparse(model)
         precision = self._precision(policy)
-        whole_everywhere = self._whole(model, half=precision.param_dtype is not None)
-        source = self._source(model, run, whole_everywhere)
         facts = ModelFacts.of(model)
         facts.agree(run.transport, f"prepare ({self.name})")
+        masters = torch.float32 if precision.param_dtype is not None else None
+        arrival = self._taken(model, run, masters) if arrives else None
+        whole_everywhere = self._whole(model, half=precision.param_dtype is not None)
+        source = self._source(model, run, whole_everywhere) if arrival is None else None
         whole = _mesh_of(run)
         data = (Axis.REPLICATE, Axis.SHARD) if run.mesh.replicate > 1 else (Axis.SHARD,)
         mesh = whole[tuple(map(str, data))]
         groups = [mesh.get_group(axis) for axis in range(mesh.ndim) if mesh.size(axis) > 1]
-        styles = styles_of(model, run.mesh.tensor, self.tensor_plan) if run.mesh.tensor > 1 else {}
-        masters = torch.float32 if precision.param_dtype is not None else None
+        is_divided = run.mesh.tensor > 1
+        styles = styles_of(model, run.mesh.tensor, self.tensor_plan) if is_divided and not arrives else {}
         if masters is not None:
             _make_masters(model)
         layers = whole[str(Axis.TENSOR)]
-        everywhere = [*groups, layers.get_group()] if styles else groups
-        at_once = [one for one in model.parameters() if styles or one in whole_everywhere]
+        everywhere = [*groups, layers.get_group()] if is_divided else groups
+        at_once = [one for one in model.parameters() if is_divided or one in whole_everywhere]
+        at_once = [one for one in at_once if not isinstance(one, DTensor)]
         send_tensors([*at_once, *model.buffers()], everywhere, run.placed_on)
+        if arrival is not None:
+            send_tensors(arrival.layers, groups, run.placed_on)
+        if is_divided:
+            share_generators(layers, run.placed_on)
         if styles:
-            parallelize(model, styles, layers, run.placed_on)
+            parallelize(model, styles, layers)
         # what was divided just now has other parameters
         whole_everywhere = self._whole(model, half=precision.param_dtype is not None)
         for parameter in whole_everywhere:
@@ -152,12 +164,14 @@ class Fsdp2(Strategy):
                 ' of its blocks (transformer_cls_names_to_wrap), or say auto_wrap_policy="no_wrap"',
                 type(model).__name__,
             )
-        _refuse_mixed_dtypes(model, blocks, whole_everywhere)
+        spread = arrival.spread if arrival is not None else []
+        left_out = whole_everywhere.union(spread)
+        _refuse_mixed_dtypes(model, blocks, left_out)
         # on the CPU weights are where they would be sent to
         offloads = self.plugin.cpu_offload and run.placed_on.type != "cpu"
         # also if a rank has nobody to share with: optimizers need all parameters to be of one kind
         for module in [*reversed(blocks), model]:
-            if not styles:  # a block at a time: the host is not asked again for what the device has
+            if not is_divided:  # a block at a time: the host is not asked again for what the device has
                 new = [
                     one for one in module.parameters() if not isinstance(one, DTensor) and one not in whole_everywhere
                 ]
@@ -168,16 +182,20 @@ class Fsdp2(Strategy):
                 reshard_after_forward=self.plugin.reshard_after_forward if module is not model else False,
                 mp_policy=precision,
                 offload_policy=CPUOffloadPolicy() if offloads else OffloadPolicy(),
-                ignored_params=whole_everywhere,
+                ignored_params=left_out,
             )
         if self.plugin.find_unused_parameters:
             cast("FSDPModule", model).set_reduce_scatter_unused_params(True)
         copied = run.mesh.replicate > 1 and not offloads
         kept_whole = [parameter for parameter in model.parameters() if parameter in whole_everywhere]
+        syncs = [ReplicatedGradientSync(kept_whole, groups)] if kept_whole else []
+        if spread:
+            average_over_samples(spread, run.mesh.shard)
+            syncs.append(ReplicatedGradientSync(spread, groups[:1] if run.mesh.replicate > 1 else []))
         exchanges = ModelExchanges(
             groups,
             everywhere,
-            ReplicatedGradientSync(kept_whole, groups) if kept_whole else None,
+            syncs,
             CopiesOfParts(model, mesh.get_group(0), precision.reduce_dtype) if copied else None,
             None if self.plugin.find_unused_parameters else UnusedParameterCheck(model, run.transport),
         )
@@ -190,7 +208,7 @@ class Fsdp2(Strategy):
         allow_copies(model)
         divide_loaded(model)
         guard_numbers(model.parameters())
-        if styles:
+        if is_divided:
             GradientComparison(model, layers, run.placed_on)
         methods = self.plugin.forward_methods
         if methods is None:
@@ -203,6 +221,16 @@ class Fsdp2(Strategy):
             self.steps.models.append(exchanges)
         if self.steps.torch.missed is None:
             self.steps.torch.missed = MissedGradients(run, exchanges.groups, exchanges.everywhere, self._late)
+
+    def _taken(self, model: nn.Module, run: Run, masters: torch.dtype | None) -> Arrival:
+        """Return the division of a model that arrives divided, with the parts of layers whole for each rank."""
+        if self.tensor_plan is not None:
+            raise ArrivalError(
+                f"tp_plan is given, and {type(model).__name__} arrives with its layers divided; leave out tp_plan, or"
+                " load the model whole"
+            )
+        undo_sharding(model)
+        return Arrival(model, run, masters)
 
     def _source(self, model: nn.Module, run: Run, whole: set[nn.Parameter]) -> RankZeroSource | None:
         """Return the weights, if only rank 0 has them, and the plugin allows that."""
@@ -227,7 +255,7 @@ class Fsdp2(Strategy):
 
     def _late(self, models: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return those of layers that were put into a model after it was sharded, or raise if they are in no model."""
-        syncs = [exchanges.whole for exchanges in self.steps.models if exchanges.whole is not None]
+        syncs = [sync for exchanges in self.steps.models for sync in exchanges.whole]
         whole = [one for one in parameters if not isinstance(one, DTensor)]
         late = [one for one in whole if not any(id(one) in sync.parameters for sync in syncs)]
         if late:

@@ -1,0 +1,1 @@
+"""Models that another library divides while it loads them, for tests."""
