@@ -96,7 +96,7 @@ def _made_for(job: Job, say: Callable[[str], None]) -> tuple[Path, int] | None:
 def end_folder(folder: Path, say: Callable[[str], None], *, well: bool = False) -> None:
     """Move the newest checkpoint of each project to the disk if the disk has an older one, and remove the folder.
 
-    What could not be moved stays, with the folder, until it is a day old.
+    What could not be moved stays, with the folder, and the next launchers try again for a day.
 
     Args:
         folder: Folder of a launcher that ends, or is dead.
@@ -106,7 +106,7 @@ def end_folder(folder: Path, say: Callable[[str], None], *, well: bool = False) 
     from accel_launch.memory.rescue import rescue
 
     keeps = [] if well else [kept for kept in folder.glob("*/") if any(kept.glob("checkpoints/*"))]
-    if all([rescue(kept, say) for kept in keeps]) or _is_old(folder):
+    if all([rescue(kept, say) for kept in keeps]) or ((folder / ENDING).exists() and _is_old(folder)):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -139,7 +139,8 @@ def end_dead_folder(folder: Path, say: Callable[[str], None] = lambda words: Non
                     return
                 time.sleep(0.05)
                 continue
-            (folder / ENDING).touch()
+            if not (folder / ENDING).exists():  # since then a day is counted
+                (folder / ENDING).touch()
             end_folder(folder, say)
             os.close(lock)
             return  # what could not be moved stays
@@ -198,5 +199,4 @@ def _machine() -> str:
 
 def _is_old(folder: Path) -> bool:
     """Return whether nothing in a folder has changed for a day."""
-    files = (folder / MARKER, *folder.glob("*/**/*"))
-    return time.time() - max(path.lstat().st_mtime for path in files) > OLD_S
+    return time.time() - max(path.lstat().st_mtime for path in folder.glob("**/*")) > OLD_S
