@@ -10,11 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from accel import Accelerator
+from accel.checkpoint import machine_files
 from accel.checkpoint.machine_memories import merged
 from accel.utils import ProjectConfiguration
 from accel_checkpoint import read_manifest, verify
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.retention import list_checkpoints
+from accel_comm.transports import binomial_tree, point_to_point
 from accel_testing import MakePool, RankFailure
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -154,6 +156,11 @@ def test_a_machine_without_room_is_told_on_all(world: MakePool, tmp_path: Path) 
         world(2).run(train_without_room, str(tmp_path))
     assert len(caught.value.errors) == 2
     assert not list((tmp_path / "memory-1").glob("*/checkpoints/*"))
+
+
+def test_messages_in_the_background_meet_no_others() -> None:
+    assert machine_files.TAG >= point_to_point._FIRST_TAG + point_to_point._TAGS
+    assert machine_files.TAG >= binomial_tree._FIRST_TAG + 2 * binomial_tree._TAGS
 
 
 def train_without_room_for_others(folder: str) -> None:

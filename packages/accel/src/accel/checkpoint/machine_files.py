@@ -17,8 +17,8 @@ from accel_checkpoint.tensor_file import view_bytes
 from accel.checkpoint.consensus import problems_of
 from accel.checkpoint.save_job import SaveJob
 
-#: what tells these messages from all others between two ranks
-TAG = (1 << 29) + 35
+#: the tag of these messages: above those of `accel_comm.transports`, which are below (1 << 30) + (1 << 28)
+TAG = 3 << 29
 #: bytes of a message
 PIECE = 1 << 26
 
@@ -52,8 +52,9 @@ def exchange_files(
         about = json.dumps([[name, file.size, file.xxh3] for name, file in files.items()]).encode()
         contents = [torch.tensor([len(about)], device="cpu"), torch.frombuffer(bytearray(about), dtype=torch.uint8)]
         for name, file in files.items():
-            mapped = torch.from_file(str(folder / name), size=file.size, dtype=torch.uint8)
-            contents += [mapped[begun : begun + PIECE] for begun in range(0, file.size, PIECE)]
+            for begun in range(0, file.size, PIECE):  # a file without content cannot be mapped
+                mapped = torch.from_file(str(folder / name), size=file.size, dtype=torch.uint8)
+                contents.append(mapped[begun : begun + PIECE])
         messages += [dist.isend(content, rank, tag=TAG) for content in contents]
 
     def pieces(source: int, size: int) -> Iterator[bytes]:
