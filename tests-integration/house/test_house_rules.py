@@ -50,7 +50,8 @@ MAY_IMPORT = {
     | {"accel-data", "accel-parallel", "accel-sequence", "accel-launch", "accel-names", "accel-track", "accel-runs"},
     "accel-compat": {"accel-state", "accel-launch", "accel-names", "accel"},
     "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
-    "accel-chaos": {"accel-comm", "accel-state", "accel-checkpoint", "accel-launch", "accel"} | {"accel-verify"},
+    "accel-chaos": {"accel-comm", "accel-state", "accel-ops", "accel-checkpoint", "accel-launch", "accel"}
+    | {"accel-verify"},
     "accel-rehearse": {"accel-comm", "accel-state", "accel-ops", "accel-launch", "accel"},
 }
 # Import names of third parties that differ from the names of their distributions.

@@ -18,7 +18,7 @@ def chaos(forking_python: str, tmp_path: Path) -> Chaos:
     def run(*arguments: str | Path) -> tuple[int, str, dict[str, Any]]:
         path, here = tmp_path / "verdict.json", tmp_path / "here"
         here.mkdir(exist_ok=True)
-        options = ["--cpu", "--json", path, "--budget", "5m", *arguments]
+        options = ["--cpu", "--json", path, "--budget", "5", *arguments]
         command = [forking_python, "-m", "accel_launch", "chaos", *map(str, options)]
         done = subprocess.run(command, cwd=here, capture_output=True, text=True)
         verdict = json.loads(path.read_text()) if path.exists() else {}

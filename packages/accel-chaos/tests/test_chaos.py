@@ -17,17 +17,17 @@ def test_a_script_that_resumes_recovers_from_faults(
 ) -> None:
     temporary = tmp_path_factory.mktemp("temporary")
     monkeypatch.setenv("TMPDIR", str(temporary))
-    kinds, places = "SIGKILL,SIGTERM,exception,full-disk", "backward:7,save:10,forward:13"
-    code, text, verdict = chaos("-n", "2", "--kinds", kinds, "--at", places, "--seed", "4", SCRIPT)
+    kinds = "SIGKILL,SIGTERM,full-disk"
+    code, text, verdict = chaos("-n", "2", "--kinds", kinds, "--faults", "3", "--seed", "4", SCRIPT)
     assert code == 0, text
     assert (verdict["recovered"], verdict["cause"], verdict["weights_equal"]) == (True, None, True)
     assert (verdict["samples_lost"], verdict["samples_repeated"]) == (0, 0)
-    assert [fault["phase"] for fault in verdict["faults"]] == ["backward", "save", "forward"]
+    assert {fault["kind"] for fault in verdict["faults"]} == {*kinds.split(",")}
     for fault in verdict["faults"]:
         assert fault["seconds_to_next_step"] > 0
         assert fault["steps_repeated"] <= 5
         assert f"{fault['kind']} on rank {fault['rank']} in {fault['phase']}" in text
-    assert "at most 300 s" in text
+    assert "at most 5 min" in text
     assert not list((tmp_path / "here").iterdir()), "outputs go into copies"
     assert not list(temporary.glob("accel-chaos-*"))
 
@@ -39,14 +39,14 @@ def test_a_run_that_fails_undisturbed_is_told(tmp_path: Path, chaos: Chaos) -> N
     code, text, _ = chaos("-n", "1", script)
     assert code == 2
     assert "LookupError: mine" in text
-    assert "the undisturbed run already fails, with exit code 1: no fault was raised" in text
+    assert "the undisturbed run already fails, with exit code 1 after 0 optimizer steps" in text
 
 
 def test_the_command_refuses_what_it_cannot_read(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["chaos", "--cpu", "--kinds", "SIGKIL", "--at", "step", "--budget", "soon", "--at", "lunch:3", "missing.py"]
     assert main(asked) == 2
     problems = capsys.readouterr().err
-    for problem in ("--kinds: expected kinds of SIGKILL,", "--at: expected places such as", "--budget: expected"):
+    for problem in ("--kinds: expected kinds of SIGKILL,", "--at: expected a place such as", "--budget: expected"):
         assert problem in problems
 
 

@@ -5,31 +5,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from accel_chaos.history import History, Step, add_costs, committed, find_base, read_attempts
+from accel_chaos.history import History, Step, add_costs
 
 
 def states(step: int) -> dict[str, str]:
     return {"weights": str(step), "optimizer state": str(step)}
 
 
-def attempt(folder: Path, number: int, base: int | None, steps: int, *, at: float, ended: bool = False) -> None:
+def attempt(
+    folder: Path, number: int, base: int, steps: int, *, at: float, ended: bool = False, world: int = 1
+) -> None:
     """Writes the log of an attempt, whose step k makes weights k + 1 and takes a second."""
-    first = base or 0
-    lines: list[dict[str, Any]] = [{"event": "begin", "world": 1, "base": base, "states": states(first)}]
-    for step in range(first, first + steps):
-        made = Step(
-            at + step - first,
-            [f"sample {step}"],
-            [0.5],
-            [0.1],
-            {"weights": str(step), "optimizer state": str(step)},
-            str(step + 1),
-        )
-        lines.append({"event": "step", **asdict(made)})
-    lines += [{"event": "end", "states": states(first + steps)}] if ended else []
-    path = folder / f"000-{number:03}" / "rank-0.jsonl"
+    name = f"000-{number:03}"
+    begun: dict[str, Any] = {"world": world, "base": base, "known": True, "states": states(base)}
+    lines: list[tuple[str, dict[str, Any]]] = [("begin", begun)]
+    for step in range(base, base + steps):
+        made = Step("", 0, step, at + step - base, [f"sample {step}"], states(step), str(step + 1))
+        lines.append(("step", asdict(made)))
+    lines += [("end", {"states": states(base + steps)})] if ended else []
+    path = folder / name / "0.jsonl"
     path.parent.mkdir(parents=True)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text("".join(json.dumps([event, {**line, "attempt": name, "rank": 0}]) + "\n" for event, line in lines))
 
 
 def fault(number: int, after: int, time: float, **named: Any) -> dict[str, Any]:
@@ -41,8 +37,8 @@ def test_steps_that_were_made_again_replace_the_others(tmp_path: Path) -> None:
     attempt(tmp_path, 0, 0, 7, at=100.0)
     attempt(tmp_path, 1, 5, 3, at=120.0, ended=True)
     history = History(tmp_path)
-    assert [step[0].after for step in history.steps] == list("12345678")
-    assert [one.name for one, _ in committed(history.attempts)] == ["000-000"] * 5 + ["000-001"] * 3
+    assert [step.after for step in history.steps] == list("12345678")
+    assert [step.time for step in history.steps] == [100, 101, 102, 103, 104, 120, 121, 122]
     assert history.ended == states(8)
     assert history.samples() == {f"sample {step}": 1 for step in range(8)}
 
@@ -51,42 +47,60 @@ def test_a_fault_costs_the_steps_and_the_seconds_until_the_next(tmp_path: Path) 
     attempt(tmp_path, 0, 0, 7, at=100.0)
     attempt(tmp_path, 1, 5, 3, at=120.0, ended=True)
     told = [fault(1, 0, 106.5)]
-    add_costs(History(tmp_path), told)
+    add_costs(History(tmp_path).attempts, told)
     assert (told[0]["seconds_to_next_step"], told[0]["steps_repeated"]) == (13.5, 2)
 
 
 def test_a_fault_that_the_process_outlives_repeats_nothing(tmp_path: Path) -> None:
     attempt(tmp_path, 0, 0, 8, at=100.0, ended=True)
     told = [fault(1, 0, 103.5, kind="SIGSTOP")]
-    add_costs(History(tmp_path), told)
+    add_costs(History(tmp_path).attempts, told)
     assert (told[0]["seconds_to_next_step"], told[0]["steps_repeated"]) == (0.5, 0)
 
 
 def test_a_fault_without_a_next_step_has_no_time(tmp_path: Path) -> None:
     attempt(tmp_path, 0, 0, 8, at=100.0)
     told = [fault(1, 0, 107.5)]
-    add_costs(History(tmp_path), told)
+    add_costs(History(tmp_path).attempts, told)
     assert told[0]["seconds_to_next_step"] is None
 
 
 def test_weights_tell_at_which_step_an_attempt_begins(tmp_path: Path) -> None:
     attempt(tmp_path / "undisturbed", 0, 0, 8, at=100.0, ended=True)
     attempt(tmp_path / "disturbed", 0, 0, 3, at=200.0)
-    undisturbed, earlier = (read_attempts(tmp_path / run) for run in ("undisturbed", "disturbed"))
-    assert [find_base(states(step), earlier, undisturbed) for step in (0, 2, 3, 7, 8)] == [0, 2, 3, 7, 8]
-    assert find_base(states(99), earlier, undisturbed) is None
+    undisturbed, earlier = (History(tmp_path / run) for run in ("undisturbed", "disturbed"))
+    assert [earlier.find(states(step)) for step in (0, 2, 3, 4)] == [0, 2, 3, -1]
+    assert [undisturbed.find(states(step)) for step in (0, 8, 99)] == [0, 8, -1]
 
 
 def test_the_optimizer_tells_steps_with_equal_weights_apart(tmp_path: Path) -> None:
     """As a learning rate of 0 leaves them, at the start of a warmup."""
     attempt(tmp_path, 0, 0, 3, at=100.0)
-    earlier = read_attempts(tmp_path)
-    earlier[0].steps[0].after = "0"
-    assert [find_base({"weights": "0", "optimizer state": str(step)}, earlier) for step in (0, 1)] == [0, 1]
+    earlier = History(tmp_path)
+    earlier.steps[1].states["weights"] = "0"
+    assert [earlier.find({"weights": "0", "optimizer state": str(step)}) for step in (0, 1)] == [0, 1]
 
 
 def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
     attempt(tmp_path, 0, 0, 2, at=100.0)
-    path = tmp_path / "000-000" / "rank-0.jsonl"
+    path = tmp_path / "000-000" / "0.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
-    assert len(committed(read_attempts(tmp_path))) == 1
+    assert len(History(tmp_path).steps) == 1
+
+
+def test_samples_of_all_ranks_count_where_the_job_has_committed_them(tmp_path: Path) -> None:
+    attempt(tmp_path, 0, 0, 3, at=100.0)
+    attempt(tmp_path, 1, 2, 1, at=120.0)
+    for log in sorted(tmp_path.glob("*/0.jsonl")):
+        other = log.read_text().replace("sample ", "other ").replace('"rank": 0', '"rank": 1')
+        (log.parent / "1.jsonl").write_text(other)
+    samples = History(tmp_path).samples()
+    assert samples == {f"{of} {step}": 1 for of in ("sample", "other") for step in range(3)}
+
+
+def test_a_resized_run_tells_after_which_steps(tmp_path: Path) -> None:
+    attempt(tmp_path, 0, 0, 7, at=100.0, world=2)
+    attempt(tmp_path, 1, 5, 3, at=120.0)
+    attempt(tmp_path, 2, 8, 1, at=140.0)
+    attempt(tmp_path, 3, 9, 1, at=160.0, world=2)
+    assert History(tmp_path).resizes == [7, 9]

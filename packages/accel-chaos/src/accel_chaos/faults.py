@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from signal import SIGKILL, SIGSEGV, SIGSTOP, SIGTERM
 
 from accel_state.errors import CannotRun
 
@@ -21,125 +22,115 @@ KINDS = {
     "exception": "the process raises an exception",
     "resize": "the job is asked to stop, and goes on with another number of processes",
 }
+#: the signals by which some of them happen; SIGTERM goes to the launcher
+SIGNALS = {
+    "SIGKILL": SIGKILL,
+    "SIGSTOP": SIGSTOP,
+    "SIGSTOP-forever": SIGSTOP,
+    "SIGTERM": SIGTERM,
+    "segfault": SIGSEGV,
+    "worker-killed": SIGKILL,
+    "resize": SIGTERM,
+}
 #: phases of a run, in which faults happen
 PHASES = {
     "start": "before the first step",
     "forward": "in a forward that trains",
     "backward": "in a backward",
     "optimizer": "before the optimizer changes weights",
-    "save": "in a save",
+    "save": "in a save, before a file is written",
     "rename": "between the last write of a save and its rename",
     "evaluation": "in a forward that does not train",
-    "loader-worker": "while the process waits for a loader worker, which has the fault",
+    "loader-worker": "before the next batch of a loader worker, which has the fault",
     "epoch-end": "at the end of an epoch",
 }
-#: the kinds that a loader worker may have, and those that ask the launcher to stop
-OF_WORKERS = ("worker-killed", "SIGKILL", "SIGSTOP", "SIGSTOP-forever", "segfault")
-PREEMPTIONS = ("SIGTERM", "resize")
-#: what the option --at names a step by, in any phase
+#: the end of an optimizer step; what the option --at names a step by, in any phase
 STEP = "step"
 
 
 @dataclass(frozen=True, slots=True)
-class Occurrence:
-    """A phase that a rank entered in the undisturbed run.
+class Fault:
+    """A fault to raise, at the first occurrence of its phase that is not before its step, or a place for one.
 
     Args:
-        phase: The phase.
-        rank: The rank.
-        step: Number of optimizer steps that the job had made.
-        nth: How often the rank had entered the phase since that step.
-        workers: True if the rank had loader workers.
+        phase: One of `PHASES`.
+        rank: Rank that enters it.
+        step: Number of optimizer steps that the job has made by then.
+        nth: How often the rank has entered the phase since that step.
+        kind: One of `KINDS`.
+        number: Number of the fault in the plan, from 1.
+        attempt: Name of the attempt in which it came, or in which the place was.
+        time: When it came.
+        noted: True if it is a signal to stop, and the script has a handler for that.
+
+    Units:
+        Seconds of the monotonic clock.
     """
 
     phase: str
     rank: int
     step: int
     nth: int = 0
-    workers: bool = False
+    kind: str = ""
+    number: int = 0
+    attempt: str = ""
+    time: float = 0.0
+    noted: bool = False
 
-    def allows(self, kind: str, *, world: int, steps: int) -> bool:
-        """Return whether a kind of fault can happen there.
+    def allows(self, kind: str, steps: int) -> bool:
+        """Return whether a kind of fault can happen at this place.
 
         Args:
             kind: The kind.
-            world: Number of processes.
             steps: Number of steps of the undisturbed run.
         """
-        # nobody waits for a process that is alone, and perhaps nobody after the last step
-        if kind == "SIGSTOP-forever" and (world == 1 or 0 < steps <= self.step):
+        # perhaps nobody waits after the last step
+        if kind == "SIGSTOP-forever" and self.step >= steps:
             return False
         if self.phase == "loader-worker":
-            return kind in OF_WORKERS
-        if kind in ("worker-killed", "full-disk"):
-            return self.workers if kind == "worker-killed" else self.phase in ("save", "rename")
-        # a job that has no step yet has nothing that a preemption could save
-        return kind not in PREEMPTIONS or self.phase != "start"
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A fault to raise, at the first occurrence of its phase that is not before its step.
-
-    Args:
-        number: Its number in the plan, from 1.
-        kind: One of `KINDS`.
-        phase: One of `PHASES`.
-        rank: Rank that has it.
-        step: Number of optimizer steps that the job has made by then.
-        nth: How often the phase occurs before it, at this step.
-    """
-
-    number: int
-    kind: str
-    phase: str
-    rank: int
-    step: int
-    nth: int = 0
+            return SIGNALS.get(kind, SIGTERM) != SIGTERM
+        if kind in ("full-disk", "worker-killed"):
+            return kind == "full-disk" and self.phase in ("save", "rename")
+        # a job without a step has nothing that a preemption could save
+        return self.step > 0 or SIGNALS.get(kind) != SIGTERM
 
 
 def draw(
     count: int,
     kinds: Sequence[str],
-    occurrences: Sequence[Occurrence],
+    places: Sequence[Fault],
     *,
     seed: int,
-    world: int,
-    at: Sequence[tuple[str, int | None]] = (),
+    phase: str = STEP,
+    step: int | None = None,
 ) -> list[Fault]:
-    """Draw faults, in the order of their steps.
+    """Draw faults, in the order of their steps, and as many of each kind.
 
     Args:
         count: Number of faults.
         kinds: Kinds to draw from.
-        occurrences: Phases that the undisturbed run entered.
+        places: The phases that the undisturbed run entered.
         seed: Seed of the draw.
-        world: Number of processes.
-        at: Places for the faults in turn: a phase or "step", and a step. Default: any.
+        phase: Phase of the faults, or "step" for any.
+        step: Step of the faults. Default: any.
 
     Raises:
         CannotRun: No place allows any of the kinds.
     """
-    chance, drawn = random.Random(seed), list[tuple[int, str, Occurrence]]()
-    steps = max((one.step for one in occurrences), default=0)
+    chance, drawn, steps = random.Random(seed), list[Fault](), max(one.step for one in places)
+    there = [one for one in places if phase in (STEP, one.phase) and step in (None, one.step)]
+    able = {kind: [one for one in there if one.allows(kind, steps)] for kind in kinds}
+    possible = [kind for kind in chance.sample(kinds, len(kinds)) if able[kind]]
+    if not possible:
+        had = sorted({one.phase for one in places})
+        there_is = f"the undisturbed run had {steps} steps, and the phases {had}; choose others (--kinds, --at)"
+        raise CannotRun("accel chaos", [f"{', '.join(kinds)} cannot happen at {phase}:{step}: {there_is}"])
     for number in range(count):
-        phase, step = at[number % len(at)] if at else (STEP, None)
-        there = [one for one in occurrences if phase in (STEP, one.phase) and step in (None, one.step)]
-        able = {kind: [one for one in there if one.allows(kind, world=world, steps=steps)] for kind in kinds}
-        # each kind is as likely as the others, and so is each phase
-        possible = [kind for kind in kinds if able[kind]]
-        if not possible:
-            had = ", ".join(sorted({one.phase for one in occurrences}))
-            words = (
-                f"the undisturbed run had the phases {had}, at the steps 0 to {steps}; choose others (--kinds, --at)"
-            )
-            raise CannotRun(
-                "accel chaos", [f"no fault of kind {', '.join(kinds)} can happen at {phase}:{step}: {words}"]
-            )
-        kind = chance.choice(possible)
-        phase = chance.choice(sorted({one.phase for one in able[kind]}))
-        found = chance.choice([one for one in able[kind] if one.phase == phase])
+        kind = possible[number % len(possible)]
+        chosen = chance.choice(sorted({one.phase for one in able[kind]}))
+        found = chance.choice([one for one in able[kind] if one.phase == chosen])
         # a start may come after any step
-        drawn.append((chance.choice(there).step if phase == "start" else found.step, kind, found))
-    ordered = sorted(drawn, key=lambda fault: fault[0])
-    return [Fault(n, kind, one.phase, one.rank, step, one.nth) for n, (step, kind, one) in enumerate(ordered, 1)]
+        step = chance.choice(there).step if chosen == "start" else found.step
+        drawn.append(replace(found, step=step, kind=kind))
+    drawn.sort(key=lambda fault: fault.step)
+    return [replace(fault, number=number) for number, fault in enumerate(drawn, 1)]

@@ -1,62 +1,60 @@
-"""Raise the faults of a plan in a process, each once."""
+"""Raise the faults of a plan in the processes of a run, each once."""
 
 from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from accel_chaos.faults import PREEMPTIONS, Fault
+from accel_chaos.faults import SIGNALS, STEP, Fault
 
-#: files of a run: its faults, and one that stops further faults
-PLAN, NO_MORE = "plan.json", "no-more-faults"
-#: seconds that a process waits until the launcher has got the signal of a fault
-ACKNOWLEDGED_S = 5.0
-_SIGNALS = {
-    "SIGKILL": signal.SIGKILL,
-    "worker-killed": signal.SIGKILL,
-    "SIGSTOP": signal.SIGSTOP,
-    "SIGSTOP-forever": signal.SIGSTOP,
-    "segfault": signal.SIGSEGV,
-}
-_replace = os.replace
+#: files of a run: what its processes have to know, the process id of the launcher, and a line for each fault
+PLAN, LAUNCHER, RAISED = "plan.json", "launcher", "raised.jsonl"
+#: seconds that a process is stopped for
+STOPPED_S = 3
+#: a limit of memory that each process is above, in bytes
+LEFT = 1 << 26
 
 
 class ChaosFault(RuntimeError):
     """An exception that a fault raises in a script."""
 
 
-def mark(folder: Path, number: int, what: str = "fault") -> Path:
-    """Return the file that says that a fault was raised, or that the launcher was told of it.
-
-    Args:
-        folder: Folder of the run.
-        number: Number of the fault.
-        what: "fault" or "told".
-    """
-    return folder / f"{what}-{number}.json"
+def worker_pids() -> list[int]:
+    """Return the process ids of the loader workers of this process."""
+    return [child.pid or 0 for child in multiprocessing.active_children()]
 
 
+@dataclass
 class Injector:
     """The faults that a process has to raise. They are raised in the order of the plan, over all processes.
 
     Args:
-        folder: Folder of the run, with its plan and the marks of faults that were raised.
+        folder: Folder of the run.
         attempt: Name of this attempt.
         rank: Rank of this process.
         world: Number of processes.
-        workers: Returns the process ids of loader workers.
+        plan: The faults of the run.
+        until: When no further fault is raised.
+
+    Units:
+        Seconds of the monotonic clock, which all processes of a machine share.
     """
 
-    def __init__(self, folder: Path, attempt: str, rank: int, world: int, workers: Callable[[], list[int]]) -> None:
-        self._folder, self._attempt, self._workers = folder, attempt, workers
-        self._rank, self._world = rank, world
-        self._plan = [Fault(**fault) for fault in json.loads((folder / PLAN).read_text())]
+    folder: Path
+    attempt: str
+    rank: int
+    world: int
+    plan: Sequence[Fault]
+    until: float
 
     def reach(self, phase: str, step: int, nth: int) -> None:
         """Raise the next fault of the plan, if it is due.
@@ -66,48 +64,40 @@ class Injector:
             step: Number of steps that the job has made.
             nth: How often the process has entered the phase since that step.
         """
-        while self._plan and mark(self._folder, self._plan[0].number).exists():
-            self._plan.pop(0)
-        if not self._plan:
+        due = (self.folder / RAISED).read_bytes().count(b"\n")
+        if due == len(self.plan) or time.monotonic() > self.until:
             return
-        fault = self._plan[0]
-        # the fault before may not have ended this attempt, so that it has no other start
-        missed = fault.phase == "start" and phase == "forward" and step > fault.step + 1
-        due = missed or (fault.phase == phase and (phase == "start" or (step, nth) >= (fault.step, fault.nth)))
-        able = fault.kind != "worker-killed" or self._workers()
+        fault = self.plan[due]
+        if fault.phase == "start":
+            # the fault before may not have ended this attempt, so that it has no other start
+            there = phase == "start" or (phase == "forward" and step > fault.step + 1)
+        else:
+            there = fault.phase == phase and (step, nth) >= (fault.step, fault.nth)
         # there may be fewer processes by now
-        if due and able and fault.rank % self._world == self._rank and not (self._folder / NO_MORE).exists():
+        if there and fault.rank % self.world == self.rank:
             self._raise(fault, phase, step)
 
     def _raise(self, fault: Fault, phase: str, step: int) -> None:
-        path = mark(self._folder, fault.number)
         # nobody waits for a process that is alone by now
-        kind = "SIGSTOP" if fault.kind == "SIGSTOP-forever" and self._world == 1 else fault.kind
-        in_worker = phase == "loader-worker" or kind == "worker-killed"
-        victim = self._workers()[0] if in_worker else os.getpid()
-        told = {"number": fault.number, "kind": kind, "phase": phase, "rank": self._rank, "step": step}
-        told |= {"time": time.monotonic(), "attempt": self._attempt, "pid": victim}
-        path.with_suffix(".new").write_text(json.dumps(told))
-        _replace(path.with_suffix(".new"), path)
-        if kind in _SIGNALS:
-            os.kill(victim, _SIGNALS[kind])
-        elif kind in PREEMPTIONS:
-            until = time.monotonic() + ACKNOWLEDGED_S
-            while not mark(self._folder, fault.number, "told").exists() and time.monotonic() < until:
-                time.sleep(0.01)
+        kind = "SIGSTOP" if fault.kind == "SIGSTOP-forever" and self.world == 1 else fault.kind
+        number, victims = SIGNALS.get(kind), worker_pids()[:1] if phase == "loader-worker" else [os.getpid()]
+        if number == signal.SIGTERM:
+            # at the end of a step all processes are to stop after this step
+            victims = [int((self.folder / LAUNCHER).read_text()), *(victims if phase == STEP else [])]
+        noted = number == signal.SIGTERM and callable(signal.getsignal(signal.SIGTERM))
+        told = {**asdict(fault), "kind": kind, "phase": phase, "rank": self.rank, "step": step}
+        told |= {"attempt": self.attempt, "time": time.monotonic(), "noted": noted}
+        with (self.folder / RAISED).open("a") as file:
+            file.write(json.dumps(told) + "\n")
+        if kind == "SIGSTOP":
+            subprocess.Popen(["sh", "-c", f"sleep {STOPPED_S}; kill -s CONT {victims[0]}"])
+        if number is not None:
+            for victim in victims:
+                os.kill(victim, number)
         elif kind == "out-of-memory":
-            _exhaust_memory()
+            resource.setrlimit(resource.RLIMIT_AS, (LEFT, LEFT))
+            bytearray(LEFT)
         elif kind == "full-disk":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(errno.ENOSPC, "No space left on device")
         else:
-            raise ChaosFault(f"fault {fault.number} of accel chaos: an exception in {phase}, after step {step}")
-
-
-def _exhaust_memory() -> None:
-    """Set a limit of memory a little above what the process has, and allocate beyond it."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + (16 << 20)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    held = []
-    while True:
-        held.append(bytearray(8 << 20))
+            raise ChaosFault("accel chaos raises an exception here")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, final
 from unittest.mock import patch
 
@@ -21,11 +19,10 @@ from accel.optimizer import AcceleratedOptimizer
 from accel_checkpoint import save_object
 from accel_checkpoint.filesystem import Filesystem
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from accel_chaos.history import Step, find_base, read_attempts
-from accel_chaos.injection import Injector
+from accel_chaos.faults import STEP
+from accel_chaos.history import UNDISTURBED, History, Step
+from accel_chaos.injection import Injector, worker_pids
 from accel_chaos.state_digest import TrainingState, sample_digests
 
 #: the final weights of a run, which rank 0 writes
@@ -37,31 +34,21 @@ class RunMonitor:
     """The observer of every Accelerator of a script (`accel.step.observer`).
 
     Args:
-        folder: Folder of the run.
-        undisturbed: Folder of the undisturbed run, which may be the same.
-        attempt: Name of this attempt.
-        rank: Rank of this process.
-        world: Number of processes.
+        injector: Raises faults in this process.
     """
 
-    def __init__(self, folder: Path, undisturbed: Path, attempt: str, rank: int, world: int) -> None:
-        self._folder, self._undisturbed, self._rank, self._world = folder, undisturbed, rank, world
-        (folder / attempt).mkdir(exist_ok=True)
-        # a line is one call of write, so that a kill leaves it whole or absent
-        path = folder / attempt / f"rank-{rank}.jsonl"
-        self._log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._injector = Injector(folder, attempt, rank, world, self._workers)
+    def __init__(self, injector: Injector) -> None:
+        self._injector = injector
+        folder = injector.folder / injector.attempt
+        folder.mkdir(exist_ok=True)
+        self._log = folder / f"{injector.rank}.jsonl"
         self._state = TrainingState()
-        self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._before: dict[str, str] | None = None
-        self._begun = self._streams = False
-        self._step = 0
-        self._samples: list[str] = []
-        self._losses: list[float] = []
-        self._rates: list[float] = []
-        self._counts: dict[str, int] = {}
-        #: whether something was written since the newest step, and whether the loader in hand trains
-        self._saving = self._trained = False
+        self._begun = False
+        #: whether the loader in hand trains
+        self._trained = False
+        #: the step in hand, and how often each phase was entered in it
+        self._step = Step()
+        self._counts: Counter[str] = Counter()
 
     def prepared(self, accelerator: Accelerator, ready: Any) -> None:
         """Take note of an object that an Accelerator has prepared."""
@@ -71,8 +58,6 @@ class RunMonitor:
             self._state.models.append(accelerator.unwrap_model(ready))
             # before sharded parameters are gathered
             ready.register_forward_pre_hook(self._before_forward, with_kwargs=True, prepend=True)
-        elif isinstance(ready, DataLoader):
-            self._streams |= isinstance(ready.dataset, IterableDataset)
         elif isinstance(ready, AcceleratedOptimizer):
             self._state.optimizers.append(ready.optimizer)
             ready.optimizer.register_step_pre_hook(self._before_step)
@@ -81,113 +66,107 @@ class RunMonitor:
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
         """Take note of a loss, whose backward begins."""
         self._look()
-        self._losses.append(float(loss.detach()))
         loss.register_hook(lambda _: self.reach("backward"))  # type: ignore[no-untyped-call] # of torch
 
     def finish(self) -> None:
         """Note the end of the script, and write the final weights on rank 0."""
-        self._look()  # an attempt that had nothing more to do has made no step
-        self._write("end", states=self._state.states())
+        if not self._state.models:
+            return
+        self._look()
         tensors = self._state.final()
-        if self._rank == 0:
-            save_object(tensors, self._folder / FINAL, safe_serialization=True)
+        if self._injector.rank == 0:
+            self._write("end", states=self._step.states)
+            save_object(tensors, self._injector.folder / FINAL, safe_serialization=True)
 
     def reach(self, phase: str) -> None:
         """Take note that the script enters a phase."""
-        nth = self._counts.get(phase, 0)
-        self._counts[phase] = nth + 1
-        if self._undisturbed == self._folder:
-            place = {"phase": phase, "rank": self._rank, "step": self._step, "nth": nth}
-            self._write("occurrence", **place, workers=bool(self._workers()))
-        self._injector.reach(phase, self._step, nth)
+        nth = self._counts[phase]
+        self._counts[phase] += 1
+        self._write("place", phase=phase, step=self._step.number, nth=nth)
+        self._injector.reach(phase, self._step.number, nth)
 
-    def writing(self, *_: Any) -> None:
-        """Take note that a file of a save is about to be written."""
-        self._saving = True
+    def watch(self, owner: Any, name: str, phase: str) -> Any:
+        """Return a context in which the script enters a phase before each call of a function.
 
-    def renaming(self, *paths: Any) -> None:
-        """Take note that a file or folder gets its final name."""
-        if self._saving and not any(str(path).startswith(str(self._folder / FINAL)) for path in paths):
-            self.reach("rename")
+        Args:
+            owner: Module or class that has the function.
+            name: Name of the function.
+            phase: The phase.
+        """
+        call = getattr(owner, name)
 
-    def waiting(self, iterator: Any) -> None:
-        """Take note of an iterator with loader workers, whose next batch is due."""
-        self._iterators.add(iterator)
-        self.reach("loader-worker")
+        def watched(*arguments: Any, **named: Any) -> Any:
+            self.reach(phase)
+            return call(*arguments, **named)
+
+        return patch.object(owner, name, watched)
 
     def passes(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches of a pass over a loader, and take note of its end."""
-        yield from batches
+        for batch in batches:
+            yield batch
+            if worker_pids():
+                self.reach("loader-worker")
         if self._trained:
             self.reach("epoch-end")
         self._trained = False
 
-    def _write(self, event: str, **values: Any) -> None:
-        os.write(self._log, (json.dumps({"event": event, **values}) + "\n").encode())
+    def __deepcopy__(self, memo: Any) -> RunMonitor:
+        """Return this monitor: a script may copy a model with its hooks."""
+        return self
 
-    def _workers(self) -> list[int]:
-        workers = [worker for iterator in self._iterators for worker in iterator._workers]
-        return [worker.pid for worker in workers if worker.is_alive()]
+    def _write(self, event: str, **values: Any) -> None:
+        values |= {"attempt": self._injector.attempt, "rank": self._injector.rank}
+        with self._log.open("a") as file:
+            file.write(f"{json.dumps([event, values])}\n")
 
     def _before_forward(self, module: nn.Module, arguments: Any, named: Any) -> None:
         if not (module.training and torch.is_grad_enabled()):
             self.reach("evaluation")
             return
         self._look()
-        self._samples += sample_digests([arguments, named])
+        # samples that fill up a last batch come last
+        batch = self._state.accelerator.gradient_state.active
+        real = batch.tail.real[self._injector.rank] if batch and batch.tail else None
+        self._step.samples += sample_digests([arguments, named])[:real]
         self._trained = True
         self.reach("forward")
 
     def _look(self) -> None:
-        """Take the states before a step, at its first forward or backward."""
-        if self._before is not None:
+        """Take the states before a step, at its first forward, backward or change of weights."""
+        if self._step.states:
             return
+        self._step.states = states = self._state.states()
         if not self._begun:
-            self._state.look_around()
-        self._before = self._state.states()
-        if not self._begun:
+            folder, self._begun = self._injector.folder, True
             # rank 0 has logged all attempts, and its weights are those of all
-            runs = [read_attempts(folder) for folder in (self._folder, self._undisturbed)]
-            self._begun, base = True, find_base(self._before, *runs) if any(runs) else 0
-            self._step = base or 0
-            self._write("begin", world=self._world, base=base, states=self._before, streams=self._streams)
+            runs = [History(one, ranks="0") for one in (folder, folder.with_name(UNDISTURBED))]
+            base, world = max(run.find(states) for run in runs), self._injector.world
+            self._step.number = base if base >= 0 else len(runs[0].steps)
+            self._write("begin", world=world, base=self._step.number, known=base >= 0, states=states)
 
     def _before_step(self, *_: Any) -> None:
-        self._rates += self._state.rates()
+        self._look()
         self.reach("optimizer")
 
     def _after_step(self, optimizer: AcceleratedOptimizer) -> None:
-        noted = signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN, None)
-        before, after = self._before or {}, self._state.weights()
-        step = Step(time.monotonic(), self._samples, self._losses, self._rates, before, after, noted)
-        self._write("step", **asdict(step))
-        self._samples, self._losses, self._rates, self._counts = [], [], [], {}
-        self._before, self._saving = None, False
-        self._step += 1
+        self._step.time, self._step.after = time.monotonic(), self._state.weights()
+        self._write("step", **asdict(self._step))
+        self._step = Step(number=self._step.number + 1)
+        self._counts.clear()
+        self._injector.reach(STEP, self._step.number, 0)
 
 
 @contextmanager
 def monitored(monitor: RunMonitor) -> Iterator[None]:
     """Let a monitor observe the Accelerators, loaders, saves and renames inside of the block."""
-    with ExitStack() as stack:
-
-        def tell(owner: Any, name: str, before: Callable[..., None], after: Callable[[], None] = lambda: None) -> None:
-            call = getattr(owner, name)
-
-            def told(*arguments: Any, **named: Any) -> Any:
-                before(*arguments)
-                result = call(*arguments, **named)
-                after()
-                return result
-
-            stack.enter_context(patch.object(owner, name, told))
-
-        iterate = DataLoaderShard.__iter__
-        stack.enter_context(patch.object(DataLoaderShard, "__iter__", lambda self: monitor.passes(iterate(self))))
-        stack.enter_context(patch.object(Accelerator, "observer", monitor))
-        tell(_MultiProcessingDataLoaderIter, "_next_data", monitor.waiting)
-        for owner, name in ((Filesystem, "write"), (torch, "save")):
-            tell(owner, name, monitor.writing, lambda: monitor.reach("save"))
-        for name in ("replace", "rename"):
-            tell(os, name, monitor.renaming)
+    iterate = DataLoaderShard.__iter__
+    with (
+        patch.object(DataLoaderShard, "__iter__", lambda self: monitor.passes(iterate(self))),
+        patch.object(Accelerator, "observer", monitor),
+        monitor.watch(Filesystem, "write", "save"),
+        monitor.watch(torch, "save", "save"),
+        monitor.watch(os, "replace", "rename"),
+        monitor.watch(os, "rename", "rename"),
+    ):
         yield

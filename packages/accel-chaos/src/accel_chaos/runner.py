@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -9,57 +10,57 @@ from pathlib import Path
 from unittest.mock import patch
 
 from accel import DataLoaderConfiguration, configuration
-from accel_comm import flight_recorder, process_group
+from accel_comm import flight_recorder
 from accel_comm.process_group import GroupOptions
-from accel_state.environ import ATTEMPT, process_environ
+from accel_state.environ import ATTEMPT, MEMORY_CHECKPOINTS, process_environ
 from accel_state.environments import detect
 from accel_verify.runner import run_script
 
+from accel_chaos.faults import Fault
+from accel_chaos.injection import PLAN, Injector
 from accel_chaos.monitor import RunMonitor, monitored
 from accel_chaos.work_folder import inside
 
+#: the longest wait of a process for another
+WAIT = timedelta(seconds=20)
 #: the consumption log of a run
 CONSUMED = "consumption.jsonl"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run a script as `accel chaos` asks for it.
+def main(arguments: Sequence[str]) -> None:
+    """Run a script as the plan of a run asks for it.
 
     Args:
-        arguments: The words FOLDER UNDISTURBED LAUNCH LIMIT WORK KIND SCRIPT [ARGUMENTS].
-
-    Returns:
-        The exit code: 0.
+        arguments: The folder of the run, and the number of the launch.
     """
-    folder, undisturbed, launch, seconds, work, kind, name, *rest = arguments
-    environ = process_environ()
-    # of the launcher, not of the user: checkpoints in memory, say
-    of_launcher = [value for variable, value in environ.items() if variable.startswith("ACCEL_") and value[:1] == "/"]
-    here, limit = detect(environ), timedelta(seconds=float(seconds))
-    attempt = f"{int(launch):03}-{int(environ.get(ATTEMPT, '0')):03}"
-    monitor = RunMonitor(Path(folder), Path(undisturbed), attempt, here.rank, here.world_size)
-    absolute, defaults = configuration._absolute, DataLoaderConfiguration.__init__.__defaults__ or ()
+    folder, environ = Path(arguments[0]), process_environ()
+    plan, here = json.loads((folder / PLAN).read_text()), detect(environ)
+    attempt = f"{arguments[1]:>03}-{environ.get(ATTEMPT, '0'):>03}"
+    faults = [Fault(**fault) for fault in plan["faults"]]
+    injector = Injector(folder, attempt, here.rank, here.world_size, faults, plan["until"])
+    monitor = RunMonitor(injector)
+    absolute, kept = configuration._absolute, [folder / "work", Path(environ.get(MEMORY_CHECKPOINTS, folder))]
 
     def copied(path: str | Path | None) -> str | Path | None:
         found = absolute(path)
-        own = found is None or any(Path(found).is_relative_to(folder) for folder in of_launcher)
-        return type(found)(inside(Path(work), Path(found))) if work and found is not None and not own else found
+        return found and type(found)(inside(kept, Path(found)))
 
     with (
-        monitored(monitor),
         # what is here is no line of the script's
         patch.multiple(flight_recorder, OURS=flight_recorder.OURS | {"accel_chaos", "accel_verify"}),
         # the last is `consumption_log`
-        patch.multiple(DataLoaderConfiguration.__init__, __defaults__=(*defaults[:-1], Path(folder) / CONSUMED)),
+        patch.multiple(
+            DataLoaderConfiguration.__init__,
+            __defaults__=(*(DataLoaderConfiguration.__init__.__defaults__ or ())[:-1], folder / CONSUMED),
+        ),
         # a process that is stopped for ever is waited for in vain
-        patch.multiple(GroupOptions, limit=property(lambda options: min(options.timeout or limit, limit))),
-        patch.multiple(process_group, LATER=timedelta(seconds=10)),
+        patch.multiple(GroupOptions, limit=WAIT),
         patch.multiple(configuration, _absolute=copied),
     ):
-        run_script(name, rest, module=kind == "module")
+        with monitored(monitor):
+            run_script(plan["script"], plan["arguments"], module=plan["module"])
         monitor.finish()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -4,104 +4,69 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import random
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from accel import Accelerator
 from accel_checkpoint.tensor_file import view_bytes
+from accel_ops.content_hash import content_number
+from accel_ops.process_rng import capture
+from accel_ops.tree import leaves
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
-from accel_chaos.history import MOMENTS, SCALE, WEIGHTS
+from accel_chaos.history import DRAWN, MOMENTS, RATES, SCALE, WEIGHTS
 
 
 def whole(tensor: Any) -> torch.Tensor:
     """Return a tensor on the CPU, gathered if it is divided."""
-    held = tensor.detach()
-    kept: torch.Tensor = held.full_tensor() if hasattr(held, "full_tensor") else held
-    return kept.cpu().contiguous()
+    held: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return held.detach().cpu().contiguous()
 
 
 def digest(value: Any) -> str:
-    """Return a digest of nested values, equal for equal values.
-
-    Objects that are neither tensors, numbers, text nor collections count by their type.
-    """
+    """Return a digest of nested values, equal for equal values in every process."""
     hashed = hashlib.blake2b(digest_size=6)
-    for part in _parts(value):
-        hashed.update(part)
+    for _, leaf in leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            held = whole(leaf)
+            hashed.update(view_bytes(held))
+        else:
+            hashed.update(str(content_number(leaf)).encode())
     return hashed.hexdigest()
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        held = whole(value)
-        yield from (f"{held.dtype}{held.shape}".encode(), view_bytes(held))
-    elif isinstance(value, Mapping | list | tuple):
-        for item in value.items() if isinstance(value, Mapping) else value:
-            yield from _parts(item)
-    elif hasattr(value, "tobytes"):  # of numpy
-        yield value.tobytes()
-    else:
-        plain = isinstance(value, int | float | str | bytes | type(None))
-        yield (repr(value) if plain else type(value).__name__).encode()
-
-
 def sample_digests(inputs: Any) -> list[str]:
-    """Return a digest of each sample in the arguments of a forward: of each row of tensors of the most common length.
+    """Return a digest of each sample in the arguments of a forward: each row of the first tensor and others as long.
 
     Args:
         inputs: Nested arguments.
     """
-    tensors = [tensor.detach().cpu() for tensor in _tensors(inputs) if tensor.dim()]
-    lengths = [len(tensor) for tensor in tensors]
-    rows = max(lengths, key=lengths.count, default=0)
-    return [digest([tensor[row] for tensor in tensors if len(tensor) == rows]) for row in range(rows)]
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping | Sequence) and not isinstance(value, str):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(item)
+    tensors = [leaf.detach().cpu() for _, leaf in leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+    return [digest(row) for row in zip(*(tensor for tensor in tensors if len(tensor) == len(tensors[0])), strict=True)]
 
 
 class TrainingState:
-    """The objects of a script whose states the next step depends on.
+    """The objects of a script whose states the next step depends on: what was prepared, and other modules."""
 
-    Models and optimizers are those that were prepared. Modules and schedulers that nobody has prepared are looked for
-    among all objects of the process, once.
-    """
+    #: the Accelerator that prepares
+    accelerator: Accelerator
 
     def __init__(self) -> None:
-        self.accelerator: Accelerator | None = None
         self.models: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
-        #: the modules and schedulers, by their names
-        self._others: dict[str, Any] = {}
 
-    def look_around(self) -> None:
-        """Find the modules and schedulers that were not prepared."""
+    @cached_property
+    def others(self) -> dict[str, nn.Module]:
+        """The modules with parameters that nobody has prepared, among all objects of the process at first sight."""
         known = {id(parameter) for model in self.models for parameter in model.parameters()}
-        objects = gc.get_objects()
-        modules = [found for found in objects if issubclass(type(found), nn.Module)]
-        inner = {id(part) for module in modules for part in module.modules() if part is not module}
-        found = [
-            *(
-                one
-                for one in modules
-                if id(one) not in inner and any(id(part) not in known for part in one.parameters())
-            ),
-            *(one for one in objects if issubclass(type(one), LRScheduler) and hasattr(one, "optimizer")),
-        ]
-        for number, one in enumerate(found, 1):
-            kind = "module" if isinstance(one, nn.Module) else "scheduler"
-            self._others[f"the {kind} {type(one).__name__} (number {number})"] = one
+        # not isinstance(), which asks a proxy for its class
+        modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
+        inner = {id(part) for module in modules for part in module.children()}
+        outer = [module for module in modules if id(module) not in inner]
+        unknown = [module for module in outer if not known.issuperset(map(id, module.parameters()))]
+        return {f"the module {type(one).__name__} (number {number})": one for number, one in enumerate(unknown, 1)}
 
     def weights(self) -> str:
         """Return a digest of the parameters of the prepared models."""
@@ -109,28 +74,15 @@ class TrainingState:
 
     def states(self) -> dict[str, str]:
         """Return a digest of each state, by its name."""
-        numpy = sys.modules.get("numpy")
         state: dict[str, Any] = {
-            "buffers": [dict(model.named_buffers()) for model in self.models],
-            # without learning rates, and in the order of parameters
-            MOMENTS: [
-                optimizer.state.get(parameter, {})
-                for optimizer in self.optimizers
-                for group in optimizer.param_groups
-                for parameter in group["params"]
-            ],
-            "random numbers of torch": torch.get_rng_state(),
-            "random numbers of Python": random.getstate(),
-            "random numbers of NumPy": numpy and numpy.random.get_state(),
+            # in the order of parameters, and without learning rates
+            MOMENTS: [sorted(optimizer.state_dict()["state"].items()) for optimizer in self.optimizers],
+            RATES: [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups],
+            DRAWN: capture(self.accelerator.run.device),
+            SCALE: self.accelerator.scaler and self.accelerator.scaler.state_dict(),
         }
-        state |= {name: one.state_dict() for name, one in self._others.items()}
-        if self.accelerator is not None and self.accelerator.scaler is not None:
-            state[SCALE] = self.accelerator.scaler.state_dict()
+        state |= {name: module.state_dict() for name, module in self.others.items()}
         return {WEIGHTS: self.weights(), **{name: digest(value) for name, value in state.items()}}
-
-    def rates(self) -> list[float]:
-        """Return the learning rates of all groups."""
-        return [float(group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def final(self) -> dict[str, torch.Tensor]:
         """Return the weights of all modules, whole.
@@ -138,9 +90,5 @@ class TrainingState:
         Collective:
             Every process must call, if a model is sharded.
         """
-        models = {f"model {number}": model for number, model in enumerate(self.models)} | self._others
-        modules = [(owner, module) for owner, module in models.items() if isinstance(module, nn.Module)]
-        named = [
-            (f"{owner}: {name}", value) for owner, module in modules for name, value in module.state_dict().items()
-        ]
-        return {name: whole(value).clone() for name, value in named if isinstance(value, torch.Tensor)}
+        states = [module.state_dict() for module in (*self.models, *self.others.values())]
+        return {name: whole(value).clone() for name, value in leaves(states) if isinstance(value, torch.Tensor)}

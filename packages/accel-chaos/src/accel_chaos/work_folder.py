@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 
 from accel_checkpoint.manifest import is_checkpoint
 from accel_state.errors import CannotRun
 
-#: bytes and entries of a file or folder that is copied
-COPIED_BYTES, COPIED_ENTRIES = 1 << 30, 20_000
+#: the most bytes that are copied, and bytes that each file or folder counts for besides its content
+COPIED_BYTES, FOR_EACH = 1 << 30, 1 << 16
 #: folders that no run needs
 LEFT_OUT = {".git", "__pycache__"}
 
@@ -28,54 +27,43 @@ def make_work_folder(source: Path, work: Path, shared: Sequence[str] = ()) -> No
         shared: Names of files and folders in `source` that are linked, as a run only reads them.
 
     Raises:
-        CannotRun: Something is too large to copy, or a shared name is missing.
+        CannotRun: There is too much to copy, or a shared name is missing.
     """
-    links = {source / os.path.normpath(name) for name in shared}
-    missing = [link for link in links if not (link.is_relative_to(source) and link.exists())]
-    problems = [f"--share {link}: no such file or folder in {source}" for link in missing]
-    copied: list[Path] = []
-    for path in sorted(source.iterdir()):
-        held = list(islice(_held([path], work, links), COPIED_ENTRIES + 1))
-        size = sum(one.stat().st_size for one in held if one not in links and one.is_file())
-        if len(held) > COPIED_ENTRIES or size > COPIED_BYTES:
-            problems.append(
-                f"{path.name} has more than {COPIED_BYTES >> 20} MiB or {COPIED_ENTRIES} files, too much for a copy of"
-                f" {source}: say --share {path.name} if the script only reads it, or run in place (--in_place)"
+    links, sizes = [source / name for name in shared], list[int]()
+    if missing := [f"--share {link}: no such file or folder" for link in links if not link.exists()]:
+        raise CannotRun("accel chaos", missing)
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        paths = [Path(folder, name) for name in names]
+        out = {path.name for path in paths if path in links or not _is_copied(path, work)}
+        sizes.extend(FOR_EACH + path.stat().st_size for path in paths if path.name not in out)
+        if sum(sizes) > COPIED_BYTES:
+            raise CannotRun(
+                "accel chaos",
+                [f"more than 1 GiB or 16000 files are to be copied, as of {folder}: say --share for what is only read"],
             )
-        copied += held
-    if problems:
-        raise CannotRun("accel chaos", problems)
-    work.mkdir(parents=True)
-    for path in copied:
-        copy = work / path.relative_to(source)
-        if path in links:
-            os.symlink(path, copy)
-        elif path.is_dir():
-            copy.mkdir()
-        else:
-            shutil.copy2(path, copy)
+        return out
+
+    shutil.copytree(source, work, ignore=left_out)
+    for link in links:
+        os.symlink(link, work / link.relative_to(source))
 
 
-def _held(paths: Sequence[Path], work: Path, links: set[Path]) -> Iterator[Path]:
-    """Yield what is copied or linked, folders before what is in them. Links count as what they lead to."""
-    for path in paths:
-        if not os.access(path, os.R_OK):
-            continue
-        if path in links or path.is_file():
-            yield path
-        elif path.is_dir() and not _is_left_out(path, work):
-            yield path
-            yield from _held(sorted(path.iterdir()), work, links)
+def _is_copied(path: Path, work: Path) -> bool:
+    if not os.access(path, os.R_OK) or path.name in LEFT_OUT or work.is_relative_to(path):
+        return False
+    return path.is_file() or (path.is_dir() and not ((path / "pyvenv.cfg").exists() or is_checkpoint(path)))
 
 
-def _is_left_out(folder: Path, work: Path) -> bool:
-    environment = (folder / "pyvenv.cfg").exists()
-    return folder.name in LEFT_OUT or environment or work.is_relative_to(folder) or is_checkpoint(folder)
+def inside(kept: Sequence[Path], path: Path) -> Path:
+    """Return the place of an absolute path in a working folder.
 
-
-def inside(work: Path, path: Path) -> Path:
-    """Return the place of an absolute path in a working folder: its own if it is there already."""
-    return path if path.is_relative_to(work) else work / "outside" / path.relative_to(path.anchor)
+    Args:
+        kept: The working folder, and other folders in which a path stays as it is.
+        path: The path.
+    """
+    stays = any(path.is_relative_to(folder) for folder in kept)
+    return path if stays else kept[0] / "outside" / path.relative_to(path.anchor)
 
 
 def moved_arguments(arguments: Sequence[str], source: Path, work: Path) -> list[str]:
@@ -95,6 +83,6 @@ def moved_arguments(arguments: Sequence[str], source: Path, work: Path) -> list[
         if text.startswith(("..", "/")):
             path = Path(os.path.normpath(source / text))
             held = [path] if path.is_file() else [*path.glob("*"), *path.glob("checkpoints/*")]
-            text = str(path if held and not any(map(is_checkpoint, held)) else inside(work, path))
+            text = str(path if held and not any(map(is_checkpoint, held)) else inside([work], path))
         moved.append(f"{name}{equals}{text}")
     return moved
