@@ -124,7 +124,7 @@ def run(
     count, seed, minutes = faults or (1 if at else FAULTS), seed or 0, budget or BUDGET
     world = read_script_job("accel chaos", options).count
     deadline, shared = time.monotonic() + 60 * minutes, share.split(",") if share else []
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="accel-chaos-", ignore_cleanup_errors=True) as name:
 
         def finished(what: str, **more: Any) -> ScriptRun:
@@ -135,7 +135,7 @@ def run(
         reference, seconds = undisturbed.history, undisturbed.seconds
         done = f"{len(reference.steps)} optimizer steps in {seconds:.1f} s"
         if undisturbed.codes != [0] or not reference.steps:
-            print(*undisturbed.output[-LAST_LINES:], sep="\n", file=sys.stderr)
+            print(*undisturbed.output[-LAST_LINES:], sep="\n")
             say(f"the undisturbed run already fails, with exit code {undisturbed.codes[-1]} after {done}")
             return 2
         say(f"the undisturbed run: {done}")
@@ -156,7 +156,7 @@ def run(
             say("a run without faults, which is resized after the same steps")
             stops = [Fault(STEP, 0, after, kind="resize") for after in resizes]
             expected = finished("resized", planned=stops, until=deadline)
-        # torch is not there yet when a launcher is forked
+        # it imports accel, which a launcher that is forked has no use for
         from accel_chaos.verdict import judge, lines_of
 
         verdict = judge(undisturbed, expected, disturbed)

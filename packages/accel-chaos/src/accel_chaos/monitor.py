@@ -141,9 +141,9 @@ class RunMonitor:
             folder, self._begun = self._injector.folder, True
             # rank 0 has logged all attempts, and its weights are those of all
             runs = [History(one, ranks="0") for one in (folder, folder.with_name(UNDISTURBED))]
-            base, world = max(run.find(states) for run in runs), self._injector.world
-            self._step.number = base if base >= 0 else len(runs[0].steps)
-            self._write("begin", world=world, base=self._step.number, known=base >= 0, states=states)
+            base = max(run.find(states) for run in runs)
+            number = self._step.number = base if base >= 0 else len(runs[0].steps)
+            self._write("begin", world=self._injector.world, base=number, known=base >= 0, states=states)
 
     def _before_step(self, *_: Any) -> None:
         self._look()

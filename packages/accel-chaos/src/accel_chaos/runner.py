@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from accel import DataLoaderConfiguration, configuration
-from accel_comm import flight_recorder
+from accel_comm import flight_recorder, process_group
 from accel_comm.process_group import GroupOptions
 from accel_state.environ import ATTEMPT, MEMORY_CHECKPOINTS, process_environ
 from accel_state.environments import detect
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     folder, environ = Path(arguments[0]), process_environ()
     plan, here = json.loads((folder / PLAN).read_text()), detect(environ)
-    attempt = f"{arguments[1]:>03}-{environ.get(ATTEMPT, '0'):>03}"
+    attempt = f"{arguments[1]:>03}-{environ[ATTEMPT]:>03}"
     faults = [Fault(**fault) for fault in plan["faults"]]
     injector = Injector(folder, attempt, here.rank, here.world_size, faults, plan["until"])
     monitor = RunMonitor(injector)
@@ -55,6 +55,7 @@ def main(arguments: Sequence[str]) -> None:
         ),
         # a process that is stopped for ever is waited for in vain
         patch.multiple(GroupOptions, limit=WAIT),
+        patch.multiple(process_group, LATER=timedelta(seconds=10)),
         patch.multiple(configuration, _absolute=copied),
     ):
         with monitored(monitor):
