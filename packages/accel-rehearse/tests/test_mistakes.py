@@ -15,27 +15,102 @@ PROGRAMS = Path(__file__).parent / "programs"
 PROGRAM = (PROGRAMS / "classify.py").read_text()
 LAST = "            total += loss.item()\n"
 
-#: for each mistake: what is replaced, by what, and what is said of which words of the program
-WRONG = {
-    "schedule": ("EPOCHS * len(loader)", "len(loader)", "ends at step 32, and training has 96", "LambdaLR("),
+PREPARE = "    model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)\n"
+#: for each mistake: what is replaced, by what, what is said of which words of the program, and options
+WRONG: dict[str, tuple[str, str, str, str, list[str]]] = {
+    "schedule": ("EPOCHS * len(loader)", "len(loader)", "ends at step 32, and training has 96", "LambdaLR(", []),
+    "long schedule": ("EPOCHS * len", "9 * EPOCHS * len", "ends at step 864, and training has 96", "LambdaLR(", []),
+    "memory": ("", "", "and its device has 9.5 kB for tensors", PREPARE, ["--memory", "10kB"]),
     "main": (
         LAST,
         LAST + "            if accelerator.is_main_process:\n                accelerator.gather(loss)\n",
-        "call different exchanges: rank 0 calls gather",
+        "exchange different things: gather",
         "accelerator.gather(loss)",
+        [],
     ),
-    "gather": ("gather_for_metrics((", "gather((", "96 for 90 of the data", "accelerator.gather(("),
+    "gather": ("gather_for_metrics((", "gather((", "96 for 90 of the data", "accelerator.gather((", []),
     "unprepared": (
         "loader, test_loader = accelerator.prepare(loader, test_loader)",
         "test_loader = accelerator.prepare(test_loader)",
         "was not prepared",
         "in loader:",
+        [],
     ),
-    "unlike": ("nn.Linear(16, 64)", "nn.Linear(16, 64, bias=accelerator.is_main_process)", "unlike models", "prepare("),
-    "strange": ("AdamW(model.", "AdamW(nn.Linear(2, 2).", "steps without gradients", "prepare("),
-    "shape": ("nn.Linear(64, 4)", "nn.Linear(65, 4)", "reduction dim", "model(inputs), labels"),
-    "no step": ("            optimizer.step()\n", "", "no optimizer has made a step", "prepare("),
+    "unlike": (
+        "nn.Linear(16, 64)",
+        "nn.Linear(16, 64, bias=accelerator.is_main_process)",
+        "exchange different things: all_reduce",
+        "accelerator.backward(",
+        [],
+    ),
+    "unlike data": (
+        "torch.randn(512, 16), torch.randint(0, 4, (512,))",
+        "torch.randn(n := 512 + 32 * accelerator.process_index, 16), torch.zeros(n).long()",
+        "have unlike numbers of batches",
+        PREPARE,
+        [],
+    ),
+    "strange": ("AdamW(model.", "AdamW(nn.Linear(2, 2).", "steps without gradients", PREPARE, []),
+    "shape": ("nn.Linear(64, 4)", "nn.Linear(65, 4)", "reduction dim", "model(inputs), labels", []),
+    "no step": ("            optimizer.step()\n", "", "no optimizer has made a step", PREPARE, []),
+    "batch": (
+        "Accelerator()",
+        "Accelerator(dataloader_config=__import__('accel').DataLoaderConfiguration(split_batches=True))",
+        "8",
+        "prepare(loader",
+        ["-n", "3"],
+    ),
+    "no batch": ("batch_size=8, shuffle=True", "batch_size=300, drop_last=True", "no batch for this rank", PREPARE, []),
+    "shards": (
+        "DataLoader(train, batch_size=8, shuffle=True)",
+        "DataLoader(Files(), batch_size=8)",
+        "its 3 shards cannot be divided equally among 2 readers",
+        "prepare(loader",
+        ["--ranks", "0"],
+    ),
+    "checkpoint": (
+        PREPARE,
+        f"{PREPARE}    accelerator.register_for_checkpointing(Counter())\n    accelerator.save_state('out')\n",
+        "KeyError: 'count'",
+        'self.count = state["count"]',
+        [],
+    ),
+    "own checkpoint": (
+        LAST,
+        f"{LAST}        torch.save(model.state_dict(), 'w')\n"
+        "        model.module[0].load_state_dict(torch.load('w'))\n",
+        "Missing key(s) in state_dict",
+        "torch.load(",
+        [],
+    ),
 }
+MORE = """
+
+class Files(torch.utils.data.IterableDataset):
+    num_shards = 3
+
+    def __init__(self, index=0, of=1):
+        self.index, self.of = index, of
+
+    def __len__(self):
+        return 512
+
+    def shard(self, num_shards, index):
+        return Files(index, num_shards)
+
+    def __iter__(self):
+        for number in range(self.index, 512, self.of):
+            yield torch.full((16,), float(number)), number % 4
+
+
+class Counter:
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+"""
 
 
 @pytest.mark.parametrize("name", ["schedule", "main", "gather"])
@@ -50,16 +125,17 @@ def test_every_mistake_is_named_with_its_line(name: str, tmp_path: Path, rehears
 
 
 def _check(name: str, folder: Path, rehearse: Rehearse) -> None:
-    old, new, what, words = WRONG[name]
+    old, new, what, words, options = WRONG[name]
     assert old in PROGRAM
-    text = PROGRAM.replace(old, new)
+    text = PROGRAM.replace(old, new, 1).replace("\n\n\ndef main", f"{MORE}\ndef main")
     script = folder / "wrong.py"
     script.write_text(text)
-    found = rehearse(script, "-n", "2")
+    found = rehearse(script, "-n", "2", *options)
     assert found.code == 1, found.words
-    lines = text[: text.index(words)].count("\n") + 1
+    line = text[: text.index(words)].count("\n") + 1
     named = [one["line"] for one in found.report["mistakes"] if what in one["what"]]
-    assert named == [f"{script}:{lines}"], found.words
+    assert named == [f"{script}:{line}"], found.words
+    assert all(one["remedy"] for one in found.report["mistakes"])
 
 
 def test_a_right_program_passes_and_is_run_to_its_end(rehearse: Rehearse) -> None:
@@ -85,20 +161,20 @@ def test_a_number_that_steers_is_refused_by_its_line(condition: str, tmp_path: P
 
 
 def _notes(**changed: Any) -> dict[str, Any]:
-    kinds = {"activations": 70 * 10**9}
-    loop = {"steps_per_epoch": 10, "epochs": 3, "schedule_ends_at_step": 30, "advances": 1.0}
     return {
         "rank": 0,
-        "parameters_bytes": 10 * 10**9,
-        "gradients_bytes": 10 * 10**9,
-        "optimizer_bytes": 20 * 10**9,
-        "peak_bytes": 110 * 10**9,
-        "peak_at": {"module": "layers.3", "phase": "backward"},
-        "peak_by_kind": kinds,
-        "whole_bytes": {"parameters": 10 * 10**9},
-        "loop": loop,
+        "said": {
+            "parameters_bytes": 10 * 10**9,
+            "gradients_bytes": 10 * 10**9,
+            "optimizer_bytes": 20 * 10**9,
+            "peak_bytes": 110 * 10**9,
+            "peak_at": {"module": "layers.3", "phase": "backward"},
+            "peak_by_kind": {"activations": 70 * 10**9},
+        },
+        "whole_bytes": 10 * 10**9,
+        "recomputed_bytes": 60 * 10**9,
+        "loop": {"steps_per_epoch": 10, "epochs": 3, "schedule_ends_at_step": 30, "schedule_advances": 1.0},
         "lines": {"prepare": "train.py:7"},
-        "models": "a",
         "batches": [10],
         "calls": [],
         "mistakes": [],
@@ -107,14 +183,18 @@ def _notes(**changed: Any) -> dict[str, Any]:
 
 
 def test_too_much_memory_is_told_with_what_would_help() -> None:
-    (mistake,) = mistakes_of([_notes()], 8, Hardware(memory=80 * 10**9))
-    assert mistake["line"] == "train.py:7"
-    assert mistake["what"].startswith("rank 0 takes 110.0 GB in the backward of layers.3")
-    assert "sharding over all ranks (--use_fsdp) saves 35.0 GB" in mistake["remedy"]
-    assert "recomputation" in mistake["remedy"]
+    ((what, line, remedy),) = mistakes_of([_notes()], 8, Hardware(memory=80 * 10**9))
+    assert line == "train.py:7"
+    assert what.startswith("rank 0 takes 110.0 GB in the backward of layers.3")
+    helps = [re.sub(r" \(.*\)", "", one) for one in remedy.split("; ")]
+    assert helps == [
+        "sharding over all ranks saves about 35.0 GB",
+        "recomputation saves about 60.0 GB",
+        "half the batch with twice the accumulation saves about 35.0 GB",
+    ]
     assert not mistakes_of([_notes()], 8, Hardware(memory=141 * 10**9))
 
 
 def test_ranks_with_unlike_numbers_of_batches_are_told() -> None:
-    (mistake,) = mistakes_of([_notes(), _notes(rank=7, batches=[9])], 8, Hardware())
-    assert mistake["what"] == "ranks 0 and 7 have unlike numbers of batches in an epoch"
+    ((what, _, _),) = mistakes_of([_notes(), _notes(rank=7, batches=[9])], 8, Hardware())
+    assert what == "ranks 0 and 7 have unlike numbers of batches in an epoch"

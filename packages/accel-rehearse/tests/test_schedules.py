@@ -29,6 +29,7 @@ CASES: dict[str, tuple[Callable[[Optimizer], Any], int | None]] = {
         200,
     ),
     "a function without end": (lambda optimizer: torchs.LambdaLR(optimizer, lambda step: 0.99**step), None),
+    "a function that rises": (lambda optimizer: torchs.LambdaLR(optimizer, lambda step: min(1.0, step / 10)), None),
     "no end": (lambda optimizer: torchs.StepLR(optimizer, 3), None),
     "one after the other": (
         lambda optimizer: torchs.SequentialLR(

@@ -18,6 +18,7 @@ NAMES = {
     "_reduce_scatter_base_": "reduce_scatter",
     "reduce_scatter_tensor": "reduce_scatter",
     "allreduce_": "all_reduce",
+    "all_reduce": "all_reduce",
     "broadcast_": "broadcast",
 }
 PLAN = "--parallelism_config"
@@ -31,7 +32,12 @@ CASES: dict[str, tuple[int, list[str], list[str]]] = {
     "recomputation": (2, [], ["--model", "vit", "--recompute"]),
     "copies of parts": (4, ["--use_fsdp", PLAN, "dp_replicate_size=2,dp_shard_size=2"], ["--model", "gpt2"]),
     "one process": (1, [], ["--model", "vit", "--optimizer", "sgd"]),
+    "convolutions": (2, [], ["--model", "resnet", "--optimizer", "sgd"]),
+    "two optimizers": (2, [], []),
+    "divided layers": (2, [PLAN, "tp_size=2"], ["--model", "llama"]),
 }
+#: the program, if it is another than train.py
+PROGRAM = {"two optimizers": "gan.py"}
 
 
 @pytest.mark.timeout(900)
@@ -50,7 +56,7 @@ def test_every_rehearsal_tells_the_truth(name: str, tmp_path: Path, rehearse: Re
 def _compare(name: str, folder: Path, rehearse: Rehearse) -> None:
     pytest.importorskip("transformers")
     count, options, arguments = CASES[name]
-    script = str(PROGRAMS / "train.py")
+    script = PROGRAMS / PROGRAM.get(name, "train.py")
     launch = [
         sys.executable,
         "-m",
@@ -63,9 +69,9 @@ def _compare(name: str, folder: Path, rehearse: Rehearse) -> None:
         str(PROGRAMS / "measure.py"),
     ]
     for measured in ("memory", "exchanges"):
-        words = [*launch, measured, str(folder), script, *arguments, "--steps", "3"]
+        words = [*launch, measured, str(folder), str(script), *arguments, "--steps", "3"]
         subprocess.run(words, check=True, capture_output=True, timeout=500)
-    found = rehearse(PROGRAMS / "train.py", "--cpu", "-n", str(count), *options, arguments=tuple(arguments))
+    found = rehearse(script, "--cpu", "-n", str(count), *options, arguments=tuple(arguments))
     assert found.code == 0, found.words
     for rank in {0, count - 1}:
         said = found.report["ranks"][str(rank)]

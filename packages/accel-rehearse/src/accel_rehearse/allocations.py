@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch.utils._pytree import tree_iter
 
 from accel_rehearse.stage import EVALUATION, SCRIPT, Stage
 
-PARAMETERS, GRADIENTS, OPTIMIZER, BUFFERS, BATCHES, EXCHANGE, ACTIVATIONS = (
+PARAMETERS, GRADIENTS, OPTIMIZER, BUFFERS, BATCHES, EXCHANGE, ACTIVATIONS = KINDS = (
     "parameters",
     "gradients",
     "optimizer",
     "buffers",
-    "batches",
+    "inputs",
     "exchange",
     "activations",
 )
-KINDS = (PARAMETERS, GRADIENTS, OPTIMIZER, BUFFERS, BATCHES, EXCHANGE, ACTIVATIONS)
+#: points of the curve of memory over a step
+POINTS = 72
 
 
 @dataclass(slots=True, eq=False)
@@ -32,20 +32,18 @@ class Block:
     """A piece of memory.
 
     Args:
-        size: Its bytes.
         module: Module in whose forward it was allocated.
-        phase: Phase in which it was allocated.
-        kind: What it holds.
         host: Whether it is memory of the host, until it is moved.
+        size: Its bytes.
+        kind: What it holds.
         reference: What tells that it is freed.
     """
 
-    size: int
     module: str
-    phase: str
-    kind: str = ACTIVATIONS
     host: bool = False
-    reference: Any = field(default=None, repr=False)
+    size: int = 0
+    kind: str = ACTIVATIONS
+    reference: Any = None
 
 
 class Allocations:
@@ -61,11 +59,12 @@ class Allocations:
         # whether anything was put on the device by now
         self._moved = False
         self._blocks: dict[int, Block] = {}
-        #: each change of memory: the block, and its bytes before and after
-        self.changes: list[tuple[Block, int, int]] = []
+        #: each change of memory: the block, and the bytes that came or went
+        self.changes: list[tuple[Block, int]] = []
         self.current = self.peak = self.evaluation_peak = 0
-        #: number of changes until the peak, and where the script was
-        self._peak_after, self._peak_at = 0, ("", "")
+        #: where the script was at the peak
+        self.peak_at = {"module": "", "phase": SCRIPT}
+        self._peak_after = 0
 
     def note(self, tensor: torch.Tensor, kind: str | None = None) -> None:
         """Take note of a tensor, if its memory is new.
@@ -80,86 +79,106 @@ class Allocations:
         if block is None:
             made = self._apart and self._stage.phase == SCRIPT and not self._stage.depth
             host = made and (not self._moved or kind in (PARAMETERS, BUFFERS))
-            block = self._blocks[key] = Block(0, self._stage.module, self._phase, host=host)
+            block = self._blocks[key] = Block(self._stage.module, host)
             block.reference = weakref.ref(storage, lambda _: self._change(self._blocks.pop(key), 0))
             self._change(block, storage.nbytes())
-        if kind is not None:
+        if kind is not None and (kind != EXCHANGE or block.kind == ACTIVATIONS):
             block.kind = kind
 
-    def move(self, tensors: Iterable[Any]) -> None:
+    def note_all(self, tree: Any, kind: str | None = None) -> None:
+        """Take note of all tensors of nested values.
+
+        Args:
+            tree: The values.
+            kind: What they hold, if that is known.
+        """
+        for tensor in tree_iter(tree):
+            if isinstance(tensor, torch.Tensor):
+                self.note(local(tensor), kind)
+
+    def move(self, tensors: Iterable[torch.Tensor]) -> None:
         """Take note that tensors are on the device from now on."""
         self._moved = True
-        for tensor in local_tensors(tensors):
-            block = self._blocks.get(tensor.untyped_storage()._cdata)
+        for tensor in tensors:
+            block = self._blocks.get(local(tensor).untyped_storage()._cdata)
             if block is not None and block.host:
                 size, block.size, block.host = block.size, 0, False
                 self._change(block, size)
 
-    def note_all(self, tree: Any, kind: str) -> None:
-        """Take note of all tensors of nested values, as of one kind."""
-        for tensor in local_tensors(tree_iter(tree)):
-            self.note(tensor, kind)
-
-    @property
-    def _phase(self) -> str:
-        return EVALUATION if self._stage.evaluating else self._stage.phase
+    def pass_by(self, size: int) -> None:
+        """Take note of memory that a kernel has taken and given back."""
+        block = Block(self._stage.module)
+        self._change(block, size)
+        self._change(block, 0)
 
     def _change(self, block: Block, size: int) -> None:
-        before, block.size = block.size, size
+        more, block.size = size - block.size, size
         if block.host:
             return
-        self.current += size - before
-        self.changes.append((block, before, size))
+        self.current += more
+        self.changes.append((block, more))
         if self._stage.evaluating:
             self.evaluation_peak = max(self.evaluation_peak, self.current)
         if self.current > self.peak:
             self.peak, self._peak_after = self.current, len(self.changes)
-            self._peak_at = self._stage.module or block.module, self._phase
-
-    @property
-    def peak_at(self) -> dict[str, str]:
-        """The module and the phase of the peak."""
-        return dict(zip(("module", "phase"), self._peak_at, strict=True))
+            phase = EVALUATION if self._stage.evaluating else self._stage.phase
+            self.peak_at = {
+                "module": self._stage.module or block.module,
+                "phase": phase,
+            }
 
     def peak_by_kind(self) -> dict[str, int]:
         """Return the bytes of each kind at the peak."""
-        return self._sums(lambda block: block.kind, KINDS)
+        return self.over(0, self._peak_after, 1)[-1]
 
-    def largest_modules(self, count: int) -> dict[str, int]:
-        """Return the bytes at the peak that were allocated in the forward of each module, the largest first."""
-        sums = self._sums(lambda block: block.module if block.kind == ACTIVATIONS else "", ())
-        sums.pop("", None)
-        return dict(sorted(sums.items(), key=lambda item: -item[1])[:count])
+    def over(self, begin: int, end: int, points: int = POINTS) -> list[dict[str, int]]:
+        """Return the bytes of each kind over some changes, as they are after equally many changes.
 
-    def _sums(self, key: Any, keys: Iterable[str]) -> dict[str, int]:
-        sums = Counter(dict.fromkeys(keys, 0))
-        for block, before, after in self.changes[: self._peak_after]:
-            sums[key(block)] += after - before
-        return dict(sums)
+        Args:
+            begin: Number of changes before.
+            end: Number of changes at the end.
+            points: Points between both, and one at each.
+        """
+        sums, curve = Counter(dict.fromkeys(KINDS, 0)), list[dict[str, int]]()
+        marks = [begin + (end - begin) * point // points for point in range(points + 1)]
+        for first, last in zip([0, *marks], marks, strict=False):
+            for block, more in self.changes[first:last]:
+                sums[block.kind] += more
+            curve.append(dict(sums))
+        return curve
 
-    @contextmanager
-    def watching_resizes(self) -> Iterator[None]:
-        """Take note inside the block of memory that changes its size, as that of gathered weights does."""
-        resize = torch.UntypedStorage.resize_
+    def activations(self) -> Counter[str]:
+        """Return the bytes at the peak that were allocated in the forward of each module."""
+        sums = Counter[str]()
+        for block, more in self.changes[: self._peak_after]:
+            if block.kind == ACTIVATIONS and block.module:
+                sums[block.module] += more
+        return sums
 
-        def resized(storage: torch.UntypedStorage, size: int) -> Any:
-            result = resize(storage, size)
-            block = self._blocks.get(storage._cdata)
-            if block is not None:
-                self._change(block, size)
-            return result
+    def recomputed(self) -> int:
+        """Return the bytes at the peak that go if each of a row of modules is computed again in the backward."""
+        rows = Counter[str]()
+        for name, size in self.activations().items():
+            if (numbered := re.match(r".*?\.\d+(?=\.|$)", name)) is not None:
+                rows[numbered[0]] += size
+        return rows.total() - max(rows.values(), default=0)
 
-        with patch.object(torch.UntypedStorage, "resize_", resized):
-            yield
-
-
-def local_tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among values, of a DTensor the part of this rank."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value._local_tensor if hasattr(value, "_local_tensor") else value
+    def resize(self, storage: torch.UntypedStorage, size: int) -> None:
+        """Take note of memory that changes its size, as that of gathered weights does."""
+        if (block := self._blocks.get(storage._cdata)) is not None:
+            self._change(block, size)
 
 
-def bytes_of(tensors: Iterable[Any]) -> int:
-    """Return the bytes of different tensors on this rank."""
-    return sum(one.nbytes for one in {id(one): one for one in local_tensors(tensors)}.values())
+def local(tensor: Any) -> Any:
+    """Return the part of a tensor that this rank has: of a DTensor that of its own."""
+    return tensor._local_tensor if hasattr(tensor, "_local_tensor") else tensor
+
+
+def distinct(values: Iterable[Any]) -> list[torch.Tensor]:
+    """Return the tensors among values, each once."""
+    return list({id(one): one for one in values if isinstance(one, torch.Tensor)}.values())
+
+
+def bytes_of(values: Iterable[Any]) -> int:
+    """Return the bytes of the tensors among values on this rank."""
+    return sum(local(tensor).nbytes for tensor in distinct(values))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from json import dumps, loads
 from pathlib import Path
@@ -22,11 +21,10 @@ from accel_launch.script_job import read_script_job
 from accel_state.errors import CannotRun
 
 from accel_rehearse.hardware import KNOWN, hardware_of, read_number, read_rates
+from accel_rehearse.made_files import MADE, remove_made
 from accel_rehearse.report import report_of, table_of
 
 RUNNER = "accel_rehearse.runner"
-#: the folder in which ranks mark the files that the script makes
-MADE = "made"
 STEPS = 3
 HELP = """Runs SCRIPT, unchanged, as one rank of a job that accel launch would start with these options, for some
 optimizer steps, without the other ranks and without their devices: tensors have shapes and no numbers. Says what memory
@@ -41,58 +39,63 @@ examples:
 exit codes: 0 if nothing is wrong; 1 if something is; 2 if SCRIPT cannot be rehearsed."""
 
 
-_SECONDS = re.compile(r"[0-9]*\.?[0-9]+s?(@1)?")
+MEASURED = re.compile(r"([0-9]*\.?[0-9]+)s?(?:@([1-9][0-9]*))?")
+_RANKS = re.compile(r"[0-9]+(,[0-9]+)*")
+_RATE = "a number such as 990e12, 80GB or 2GB/s"
 
 
-def _ranks(text: str) -> str | None:
-    return text if text and all(part.strip().isdecimal() for part in text.split(",")) else None
+def _text(pattern: re.Pattern[str]) -> Callable[[str], str | None]:
+    return lambda text: text if pattern.fullmatch(text) else None
 
 
-def _option(flag: str, type: Any, about: str) -> LaunchOption:
-    return LaunchOption(flag, type=type, key=None, about=about)
-
-
-OWN = (
-    _option("--steps", COUNT, f"Optimizer steps to rehearse. Default: {STEPS}."),
-    _option(
-        "--ranks",
-        OptionType("RANKS", "ranks such as 0,63", _ranks),
-        "The ranks to rehearse, each by itself. Default: the first and the last.",
-    ),
-    _option("--json", FILE, "Write all that was found into this file."),
-    _option(
-        "--measured",
-        OptionType(
-            "SECONDS", "seconds on one device such as 0.41s@1", lambda text: text if _SECONDS.fullmatch(text) else None
+#: for each option: its type, and words for the help
+OWN = [
+    LaunchOption(f"--{name}", type=type, key=None, about=about)
+    for name, type, about in (
+        ("steps", COUNT, f"Optimizer steps to rehearse. Default: {STEPS}."),
+        (
+            "ranks",
+            OptionType("RANKS", "ranks such as 0,63", _text(_RANKS)),
+            "The ranks to rehearse, each by itself. Default: the first and the last.",
         ),
-        "How long a step of the same batch takes on one real device, such as 0.41s@1.",
-    ),
-    _option(
-        "--device",
-        click.Choice(list(KNOWN), case_sensitive=False),
-        "The device of each rank. Default: none, so that nothing is too large.",
-    ),
-    _option(
-        "--memory",
-        OptionType("BYTES", "bytes such as 80GB", read_number),
-        "Memory of a device, in place of that of --device.",
-    ),
-    _option(
-        "--flops",
-        OptionType("RATE", "a number such as 990e12", read_number),
-        "Floating-point operations of a device per second, in the precision of the job.",
-    ),
-    _option(
-        "--bandwidth",
-        OptionType("RATES", "bytes per second such as 450GB/s,50GB/s", read_rates),
-        "Bytes per second that a rank sends within a machine, and between machines.",
-    ),
-    _option(
-        "--in_place",
-        SWITCH,
-        "Let SCRIPT write, change and remove any file. Default: only what it makes, which is removed at the end.",
-    ),
-)
+        ("json", FILE, "Write all that was found into this file."),
+        (
+            "measured",
+            OptionType("SECONDS@N", "seconds on some devices such as 0.41s@1", _text(MEASURED)),
+            "How long a step of the same batch for a rank takes on so many devices of one machine, such as 0.41s@1.",
+        ),
+        (
+            "device",
+            click.Choice([*KNOWN]),
+            "The device of each rank. Default: none, so that nothing is too large.",
+        ),
+        (
+            "memory",
+            OptionType("BYTES", _RATE, read_number),
+            "Memory of a device, in place of that of --device.",
+        ),
+        (
+            "flops",
+            OptionType("RATE", _RATE, read_number),
+            "Floating-point operations of a device per second, in the precision of the job.",
+        ),
+        (
+            "bandwidth",
+            OptionType("RATES", "bytes per second such as 450GB/s,50GB/s", read_rates),
+            "Bytes per second that a rank sends within a machine, and between machines.",
+        ),
+        (
+            "disk",
+            OptionType("RATE", _RATE, read_number),
+            "Bytes per second that are written to the disk.",
+        ),
+        (
+            "in_place",
+            SWITCH,
+            "Let SCRIPT write, change and remove any file. Default: only what it makes, which is removed at the end.",
+        ),
+    )
+]
 
 
 def run(
@@ -111,7 +114,7 @@ def run(
         steps: Number of optimizer steps. Default: 3.
         ranks: Ranks to rehearse, with commas. Default: the first and the last.
         json: Path of a file to write.
-        measured: Seconds of a step on one device, as 0.41s@1.
+        measured: Seconds of a step on some devices, as 0.41s@1.
         in_place: Let the script write as a job would.
         device: Name and rates of a device.
 
@@ -123,68 +126,70 @@ def run(
     """
     settings = options.settings
     size, machines = settings.num_processes or 1, settings.num_machines or 1
-    seconds = float(measured.partition("s")[0]) if measured else None
-    hardware = hardware_of(**device)
     problems = sharding_problems(settings, size)
-    chosen = sorted({int(part) for part in ranks.split(",")}) if ranks else sorted({0, size - 1})
+    chosen = sorted({int(part) for part in ranks.split(",")} if ranks else {0, size - 1})
     problems += [f"--ranks {rank}: the job has ranks 0 to {size - 1}" for rank in chosen if rank >= size]
     problems += [f"{size} processes on {machines} machines: each needs equally many"] if size % machines else []
     if settings.use_deepspeed:
         problems.append("DeepSpeed's engine computes by itself, and cannot be rehearsed: rehearse with --use_fsdp")
     if problems:
         raise CannotRun("accel rehearse", problems)
-    with tempfile.TemporaryDirectory(prefix="accel-rehearse-") as folder:
-        asked = {
-            "ranks": chosen,
-            "size": size,
-            "machines": machines,
-            "steps": steps or STEPS,
-            "cpu": settings.cpu,
-            "measured": seconds,
-            "in_place": bool(in_place),
-        }
-        notes = _rehearse(options, Path(folder), asked)
-    report = report_of(notes, asked, hardware)
+    asked = {
+        "ranks": chosen,
+        "size": size,
+        "machines": machines,
+        "steps": steps or STEPS,
+        "cpu": settings.cpu,
+        "module": settings.module,
+        "in_place": in_place,
+    }
+    report = report_of(
+        _rehearse(options, asked),
+        asked,
+        hardware_of(**device),
+        MEASURED.fullmatch(measured or ""),
+    )
     if json is not None:
         Path(json).write_text(dumps(report, indent=2) + "\n")
     print(table_of(report), flush=True)
-    if report["refusals"]:
-        return 2
-    return 1 if report["mistakes"] else 0
+    return 2 if report["refusals"] else int(bool(report["mistakes"]))
 
 
-def _rehearse(options: ResolvedOptions, folder: Path, asked: dict[str, Any]) -> list[dict[str, Any]]:
+def _rehearse(options: ResolvedOptions, asked: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the notes of each rank."""
-    ranks: Sequence[int] = asked["ranks"]
-    (folder / "asked.json").write_text(dumps(asked))
-    (folder / MADE).mkdir()
     settings, environ = options.settings, dict(options.environ)
-    arranged = settings.parallelism_config
-    if arranged is not None:  # the sizes are those of the job, and not of the ranks that run
-        environ[BY_NAME["parallelism_config"].envvar] = as_text(arranged)
-    changed = {"num_processes": len(ranks), "num_machines": None, "parallelism_config": None, "cpu": True}
+    if settings.parallelism_config is not None:  # the sizes are those of the job, and not of the ranks that run
+        environ[BY_NAME["parallelism_config"].envvar] = as_text(settings.parallelism_config)
+    changed = {
+        "num_processes": len(asked["ranks"]),
+        "num_machines": None,
+        "parallelism_config": None,
+        "cpu": True,
+    }
     options = replace(options, environ=environ, settings=settings.with_flags(**changed, gpu_ids=None))
     job = read_script_job("accel rehearse", options)
-    kind = "module" if settings.module else "script"
-    try:
-        code, words = job.run(RUNNER, [str(folder), kind, options.script or "", *options.arguments])
-    finally:
-        remove_made(Path(mark.read_text()) for mark in (folder / MADE).iterdir())
-    files = [folder / f"rank-{rank}.json" for rank in ranks]
-    if code or not all(file.exists() for file in files):
-        print(words, file=sys.stderr, flush=True)
-        raise CannotRun("accel rehearse", ["the process of a rank has ended before it could say what it found"])
-    return [loads(file.read_text()) for file in files]
-
-
-def remove_made(paths: Iterable[Path]) -> None:
-    """Remove what a rehearsal has made and is still there. A folder in which something else is stays."""
-    for path in sorted(paths, key=lambda path: len(path.parts), reverse=True):
-        with suppress(OSError):
-            if path.is_dir() and not path.is_symlink():
-                path.rmdir()
-            else:
-                path.unlink()
+    with tempfile.TemporaryDirectory(prefix=".accel-rehearse-") as folder:
+        made = Path(folder, MADE)
+        made.touch()
+        try:
+            code, words = job.run(
+                RUNNER,
+                [
+                    dumps(asked | {"folder": folder}),
+                    options.script or "",
+                    *options.arguments,
+                ],
+            )
+        finally:
+            remove_made(made)
+        files = [Path(folder, f"rank-{rank}.json") for rank in asked["ranks"]]
+        if code or not all(file.exists() for file in files):
+            print(words, file=sys.stderr, flush=True)
+            raise CannotRun(
+                "accel rehearse",
+                ["the process of a rank has ended before it could say what it found"],
+            )
+        return [loads(file.read_text()) for file in files]
 
 
 COMMAND = LaunchCommand(

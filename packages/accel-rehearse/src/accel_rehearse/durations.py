@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from accel_rehearse.hardware import Hardware
 
 #: the part of a device's rate that training reaches, at best and at worst
 BEST, WORST = 0.6, 0.25
-#: how often the bytes of a tensor leave a rank, for each of its other ranks
-_TIMES = {"all_reduce": 2.0}
 
 
-def step_seconds(one: dict[str, Any], hardware: Hardware, per_machine: int, measured: float | None) -> dict[str, Any]:
-    """Return the least and the most seconds of a step, and what they are made of.
+def step_seconds(said: dict[str, Any], hardware: Hardware, measured: re.Match[str] | None) -> dict[str, Any]:
+    """Return the least and the most seconds of a step, and what is assumed.
 
     At best, exchanges hide behind computing; at worst they follow it.
 
     Args:
-        one: Notes of a rank.
+        said: What is reported of a rank.
         hardware: The device of a rank.
-        per_machine: Ranks of a machine.
-        measured: Seconds of a step that were measured on one device.
+        measured: Match of seconds of a step that were measured, and of the number of devices of one machine.
     """
-    sending = 0.0
-    for each in one["exchanges"]:
-        inside = len({rank // per_machine for rank in each["ranks"]}) == 1
-        rate = hardware.within if inside else hardware.between
-        share = (each["group_size"] - 1) / each["group_size"]
-        sending += each["bytes"] * share * _TIMES.get(each["name"], 1.0) / rate if rate else 0.0
+    sending, rate = _sending(said, hardware), hardware.flops
     if measured is not None:
-        least = most = measured
-    elif hardware.flops is None:
-        return {}
+        most, computed = float(measured[1]), f"as measured ({measured[0]})"
+        least = most - _sending(said, hardware, int(measured[2] or 1))
+    elif rate is not None:
+        least, most = said["flops"] / rate / BEST, said["flops"] / rate / WORST
+        computed = f"at {BEST:.0%} to {WORST:.0%} of the device's rate"
     else:
-        least, most = one["flops"] / hardware.flops / BEST, one["flops"] / hardware.flops / WORST
-    bound = "exchange" if sending > most else "compute"
-    return {"low": max(least, sending), "high": most + sending, "exchange": sending, "bound": bound}
+        return {}
+    return {
+        "low": max(least, sending),
+        "high": most + sending,
+        "bound": "exchange" if sending > most else "compute",
+        "assumed": f"{computed}, with {sending:.3g} s of exchange, hidden behind it or not",
+    }
+
+
+def _sending(said: dict[str, Any], hardware: Hardware, ranks: int | None = None) -> float:
+    """Return the seconds in which a rank sends all of a step, or would if there were so many ranks on one machine."""
+    total = 0.0
+    for each in said["exchanges"]:
+        rate = hardware.within if ranks or each["machines"] == 1 else hardware.between
+        size = min(each["group_size"], ranks or each["group_size"])
+        # in an all_reduce, the bytes of a tensor leave a rank twice
+        total += each["bytes"] * (1 + (each["name"] == "all_reduce")) * (1 - 1 / size) / (rate or float("inf"))
+    return total

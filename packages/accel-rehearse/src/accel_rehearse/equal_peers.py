@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, final
+from typing import TypeVar, final
 
 import torch
 import torch.distributed as dist
 from accel_comm.transports import Join, PointToPoint, Reduction, Transport, longest_of
 from accel_comm.transports.votes import AgreedVotes, Votes
-from accel_ops.packing import SMALL, travels_small
-from torch._subclasses.fake_tensor import FakeTensor
 
 from accel_rehearse.refusal import CannotRehearse
 
 T = TypeVar("T")
 
-# renamed in torch 2.13, where the old name warns
-_names = vars(dist)
-_gather: Any = _names.get("all_gather_single") or _names["all_gather_into_tensor"]
 #: the bytes that a real rank sends within an agreement, which decides what else it exchanges
 INLINE_BYTES = 1 << 17
 
 
 @final
-class EqualPeers(Transport):
+class EqualPeers(Transport, PointToPoint):
     """A world in which each rank says what this rank says.
 
     Tensors go through the process group that is open, which is one of torch's that sends nothing, so that calls and
@@ -33,18 +28,15 @@ class EqualPeers(Transport):
     Args:
         rank: Rank of this process.
         size: Number of ranks.
-        cpu: Whether ranks compute on the CPU, so that small tensors travel within an agreement.
         on_call: What is told of each call that all ranks have to make.
     """
 
     inline_bytes = INLINE_BYTES
 
-    def __init__(self, rank: int, size: int, *, cpu: bool, on_call: Callable[[str], None]) -> None:
+    def __init__(self, rank: int, size: int, *, on_call: Callable[[str], None]) -> None:
         self._on_call = on_call
-        self.rank, self.size, self._cpu = rank, size, cpu
-        self.point_to_point = EqualPoints(rank)
-        # whether the tensors of the next agreement, and of the newest, travel in it
-        self._next_in_message = self._in_message = False
+        self.rank, self.size = rank, size
+        self.point_to_point = self
 
     @property
     def world(self) -> Transport:
@@ -58,21 +50,7 @@ class EqualPeers(Transport):
         self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
     ) -> Sequence[bytes] | None:
         self._on_call(what)
-        self._in_message, self._next_in_message = self._next_in_message, False
         return [part] * self.size
-
-    def travels_small(self, tensors: Sequence[torch.Tensor], room: int = SMALL) -> bool:
-        """Return whether numbers of tensors are sent within an agreement, as fakes have none.
-
-        Args:
-            tensors: The tensors to send.
-            room: Bytes that they may have together.
-        """
-        small = travels_small(tensors, room)
-        if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
-            return small
-        self._next_in_message = small and self._cpu
-        return False
 
     def skip(self, what: str) -> None:
         pass
@@ -83,23 +61,21 @@ class EqualPeers(Transport):
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         x = x.detach().contiguous()
         x = x.unsqueeze(0) if x.ndim == 0 else x
-        if x.numel() and not self._in_message:
+        if x.numel():
             out = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
-            _gather(out, x)
+            dist.all_gather(list(out.chunk(self.size)), x)
         return x.repeat(self.size, *[1] * (x.ndim - 1))
 
     def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
         y = x.detach().clone(memory_format=torch.contiguous_format)
-        if not self._in_message:
-            dist.all_reduce(y)
+        dist.all_reduce(y)
         if how == "sum":
             return y * self.size
         return y / 1 if how == "mean" else y
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
         x = x.detach().contiguous()
-        if not self._in_message:
-            dist.broadcast(x, source)
+        dist.broadcast(x, source)
         return x.clone()
 
     def all_gather_objects(self, value: T, what: str = "all_gather_objects") -> list[T]:
@@ -113,35 +89,25 @@ class EqualPeers(Transport):
     def close(self) -> None:
         pass
 
-
-@final
-class EqualPoints(PointToPoint):
-    """The messages between ranks, of which a rehearsal knows its own only.
-
-    Args:
-        rank: Rank of this process.
-    """
-
-    inline_bytes = INLINE_BYTES
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-
     def supports_device(self, kind: str) -> bool:
         return True
 
     def scatter(self, what: str, payloads: Sequence[bytes], source: int) -> bytes:
-        if self._rank != source:
+        if self.rank != source:
             raise CannotRehearse(
-                f"rank {self._rank} is sent its batches by rank {source}, which does not run here: rehearse rank"
+                f"rank {self.rank} is sent its batches by rank {source}, which does not run here: rehearse rank"
                 f" {source} alone (--ranks {source}), or leave out dispatch_batches=True"
             )
         return payloads[source]
 
     def scatter_tensors(
-        self, what: str, sent: Sequence[Sequence[torch.Tensor]], received: Sequence[torch.Tensor], source: int
+        self,
+        what: str,
+        sent: Sequence[Sequence[torch.Tensor]],
+        received: Sequence[torch.Tensor],
+        source: int,
     ) -> None:
         pass
 
     def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
-        return [payload] * len(lengths) if self._rank == target else []
+        return [payload] * len(lengths) if self.rank == target else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,13 +15,11 @@ from accel_rehearse.refusal import frame_of_script, line_of
 
 torchs: Any = distributed_c10d  # of which torch has given no types
 NAMESPACES = ("c10d", "_c10d_functional")
-#: operations of these namespaces that exchange nothing
-_LOCAL = ("wait_tensor", "_wrap_tensor_autograd")
 #: the field's names, which torch writes in several ways
 _NAMES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
-#: an exchange: its name, the bytes of the whole tensor, the ranks that take part
-Exchange = tuple[str, int, tuple[int, ...]]
+#: an exchange: its name, the ranks that take part, the bytes of the whole tensor
+Exchange = tuple[str, tuple[int, ...], int]
 
 
 class ExchangeLog:
@@ -31,7 +29,6 @@ class ExchangeLog:
         self.log: list[Exchange] = []
         #: calls that have to be the same on all ranks, with the lines of the script
         self.calls: list[tuple[str, str]] = []
-        self._groups: dict[Any, tuple[int, ...]] = {}
 
     def note(self, func: Any, args: Sequence[Any]) -> None:
         """Take note of an operation of torch's, if it is an exchange.
@@ -40,48 +37,43 @@ class ExchangeLog:
             func: The operation.
             args: Its arguments.
         """
-        operation = func._schema.name.partition("::")[2].rstrip("_")
-        if operation in _LOCAL:
-            return
+        operation, group = func._schema.name.partition("::")[2].strip("_"), args[-1]
         bare = operation.replace("_", "")
         name = next((one for one in _NAMES if one.replace("_", "") in bare), operation)
-        functional = func.namespace != "c10d"
-        ranks = self._ranks(args, functional=functional)
-        if functional:
-            size = _bytes(args[0]) * (len(ranks) if name == "all_gather" else 1)
-        else:
-            size = _bytes(args[1] if name in ("reduce_scatter", "gather", "scatter") else args[0])
-        self.log.append((name, size, ranks))
-        self.call(name)
-
-    def call(self, name: str) -> None:
-        """Take note of a call that all ranks have to make."""
-        self.calls.append((name, line_of(frame_of_script())))
-
-    def _ranks(self, args: Sequence[Any], *, functional: bool) -> tuple[int, ...]:
-        group: Any = args[-1]
-        if isinstance(group, str):
-            group = torchs._resolve_process_group(group)
-        elif not functional:
+        if func.namespace == "c10d":
             group = next(torchs.ProcessGroup.unbox(one) for one in args[1:] if isinstance(one, torch.ScriptObject))
-        key = group.group_name
-        if key not in self._groups:
-            self._groups[key] = tuple(dist.get_process_group_ranks(group))
-        return self._groups[key]
+            whole, parts = args[name in ("reduce_scatter", "gather", "scatter")], 1
+        elif not isinstance(group, str):
+            return  # it waits for an exchange, and makes none
+        else:
+            group = torchs._resolve_process_group(group)
+            whole, parts = args[0], group.size() if name == "all_gather" else 1
+        size = sum(leaf.nbytes for leaf in tree_iter(whole) if isinstance(leaf, torch.Tensor))
+        self.log.append((name, tuple(dist.get_process_group_ranks(group)), size * parts))
+        self.call(f"{name} of {size * parts} bytes")
+
+    def call(self, what: str) -> None:
+        """Take note of a call that all ranks have to make."""
+        self.calls.append((what, line_of(frame_of_script())))
 
 
-def _bytes(tree: Any) -> int:
-    return sum(leaf.nbytes for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))
+def by_name(log: Sequence[Exchange], per_machine: int) -> list[dict[str, Any]]:
+    """Return calls and bytes of each kind of exchange, and the numbers of ranks and machines that take part.
 
-
-def by_name(log: Sequence[Exchange]) -> list[dict[str, Any]]:
-    """Return calls and bytes of each kind of exchange, and the number of ranks that take part."""
-    calls: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    sizes: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    for name, size, ranks in log:
-        calls[name, ranks] += 1
-        sizes[name, ranks] += size
+    Args:
+        log: The exchanges.
+        per_machine: Ranks of a machine.
+    """
+    sizes: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
+    for name, ranks, size in log:
+        sizes[name, ranks].append(size)
     return [
-        {"name": name, "calls": count, "bytes": sizes[name, ranks], "group_size": len(ranks), "ranks": list(ranks)}
-        for (name, ranks), count in sorted(calls.items())
+        {
+            "name": name,
+            "calls": len(each),
+            "bytes": sum(each),
+            "group_size": len(ranks),
+            "machines": len({rank // per_machine for rank in ranks}),
+        }
+        for (name, ranks), each in sorted(sizes.items())
     ]

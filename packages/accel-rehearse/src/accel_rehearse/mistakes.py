@@ -13,7 +13,7 @@ Notes = dict[str, Any]
 USABLE = 0.95
 
 
-def mistakes_of(notes: Sequence[Notes], size: int, hardware: Hardware) -> list[dict[str, str]]:
+def mistakes_of(notes: Sequence[Notes], size: int, hardware: Hardware) -> list[Sequence[str]]:
     """Return what is wrong, each with the line of the script and with what would help.
 
     Args:
@@ -21,68 +21,65 @@ def mistakes_of(notes: Sequence[Notes], size: int, hardware: Hardware) -> list[d
         size: Number of ranks of the job.
         hardware: The device of a rank.
     """
-    found = [
-        *(mistake for one in notes for mistake in one["mistakes"]),
+    own = [mistake for one in notes for mistake in one["mistakes"]]
+    return [
+        *own,
         *_unlike(notes),
         *_too_large(notes, size, hardware),
-        *_wrong_length(notes[0]),
+        *_wrong_length(**notes[0]),
     ]
-    unique = {(what, line): remedy for what, line, remedy in found}
-    return [{"what": what, "line": line, "remedy": remedy} for (what, line), remedy in unique.items()]
+
+
+def place_of(said: Notes) -> str:
+    """Return the phase and the module of the peak, in words."""
+    return " of ".join(filter(None, (said["peak_at"]["phase"], said["peak_at"]["module"])))
 
 
 def _too_large(notes: Sequence[Notes], size: int, hardware: Hardware) -> Iterator[Sequence[str]]:
-    worst = max(notes, key=lambda one: one["peak_bytes"])
-    usable = USABLE * (hardware.memory or float("inf"))
-    if worst["peak_bytes"] <= usable:
-        return
-    kinds, parts = worst["peak_by_kind"], worst["whole_bytes"]
-    held = sum(worst[name] for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes"))
-    shared = parts["parameters"] * held / max(worst["parameters_bytes"], 1) / size
-    ways = []
-    if held > 1.5 * shared:
-        ways.append(f"sharding over all ranks (--use_fsdp) saves {size_of(held - shared)}")
-    if kinds["activations"] > 0.2 * usable:
-        ways.append(
-            f"of {size_of(kinds['activations'])} of activations, half the batch with twice the accumulation saves"
-            " about a half, and recomputation (activation_checkpointing) most"
-        )
-    at = worst["peak_at"]
-    yield (
-        f"rank {worst['rank']} takes {size_of(worst['peak_bytes'])} in the {at['phase']} of"
-        f" {at['module'] or 'the script'}, and its device has {size_of(usable)} for tensors",
-        worst["lines"].get("prepare", ""),
-        "; ".join(ways) or "more ranks, or devices with more memory",
-    )
-
-
-def _wrong_length(one: Notes) -> Iterator[Sequence[str]]:
-    loop, lines = one["loop"], one["lines"]
-    steps, epochs, end = loop["steps_per_epoch"], loop["epochs"], loop["schedule_ends_at_step"]
-    if steps and epochs and end and abs(end - steps * epochs) > epochs:
+    worst = max(notes, key=lambda one: one["said"]["peak_bytes"])
+    said, usable = worst["said"], USABLE * (hardware.memory or float("inf"))
+    if said["peak_bytes"] > usable:
+        held = said["parameters_bytes"] + said["gradients_bytes"] + said["optimizer_bytes"]
+        # what a rank would hold of the same if all ranks shared it
+        shared = held * worst["whole_bytes"] / max(said["parameters_bytes"], 1) / size
+        ways = {
+            "sharding over all ranks (--use_fsdp)": held - shared,
+            "recomputation (--fsdp_activation_checkpointing true, or of the model)": worst["recomputed_bytes"],
+            "half the batch with twice the accumulation": said["peak_by_kind"]["activations"] / 2,
+            "twice the ranks, as parameters are sharded": held / 2 if held < 1.5 * shared else 0,
+        }
+        helps = [f"{way} saves about {size_of(saved)}" for way, saved in ways.items() if saved > 0.05 * usable]
+        peak = f"rank {worst['rank']} takes {size_of(said['peak_bytes'])} in the {place_of(said)}"
+        remedy = "; ".join(helps) or "devices with more memory"
         yield (
-            f"the schedule ends at step {end}, and training has {steps * epochs} steps ({epochs} epochs of {steps})",
-            lines.get("schedule", ""),
-            f"make it {round(steps * epochs * loop['advances'])} long: a step advances it by {loop['advances']:g}",
+            f"{peak}, and its device has {size_of(usable)} for tensors",
+            worst["lines"].get("prepare", ""),
+            remedy,
         )
+
+
+def _wrong_length(loop: Notes, lines: dict[str, str], **_: object) -> Iterator[Sequence[str]]:
+    epochs, end = loop["epochs"], loop["schedule_ends_at_step"]
+    steps = (loop["steps_per_epoch"] or 0) * (epochs or 0)
+    if steps and end and abs(end - steps) > epochs:
+        what = f"the schedule ends at step {end}, and training has {steps} steps ({epochs} epochs)"
+        advances = loop["schedule_advances"]
+        remedy = f"make it {round(steps * advances)} long: a step advances it by {advances:g}"
+        yield what, lines.get("schedule", ""), remedy
 
 
 def _unlike(notes: Sequence[Notes]) -> Iterator[Sequence[str]]:
-    first = notes[0]
-    for other in notes[1:]:
-        for name, words in (("models", "models"), ("batches", "numbers of batches in an epoch")):
-            if first[name] != other[name]:
-                yield (
-                    f"ranks {first['rank']} and {other['rank']} have unlike {words}",
-                    first["lines"].get("prepare", ""),
-                    "make them in the same way on each rank",
-                )
-        for mine, theirs in zip(first["calls"], other["calls"], strict=False):
-            if mine[0] != theirs[0]:
-                yield (
-                    f"ranks call different exchanges: rank {first['rank']} calls {mine[0]}, rank {other['rank']} calls"
-                    f" {theirs[0]} at {theirs[1]}",
-                    mine[1] or theirs[1],
-                    "call it on every rank, outside of conditions on the rank",
-                )
-                break
+    first, *others = notes
+    for other in others:
+        ranks = f"ranks {first['rank']} and {other['rank']}"
+        if first["batches"] != other["batches"]:
+            what = f"{ranks} have unlike numbers of batches in an epoch"
+            yield what, first["lines"].get("prepare", ""), "give each rank equally many"
+        pairs = zip(first["calls"], other["calls"], strict=False)
+        for (mine, line), (theirs, there) in [pair for pair in pairs if pair[0][0] != pair[1][0]][:1]:
+            what = f"{ranks} exchange different things: {mine}, and {theirs} at {there}"
+            yield (
+                what,
+                line or there,
+                "exchange outside of conditions on the rank, and make equal models on all ranks",
+            )

@@ -2,85 +2,123 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
-import torch
+from accel.checkpoint.parts import is_divided
+from accel_state.topology import Topology
 
-from accel_rehearse.allocations import bytes_of
+from accel_rehearse.allocations import bytes_of, distinct
 from accel_rehearse.exchanges import by_name
 from accel_rehearse.loop_bounds import length_or_none
 from accel_rehearse.rehearsal import Rehearsal
 from accel_rehearse.schedules import length_of
 
+#: bytes of a file of whole weights, at most
+LARGEST_FILE = 10 * 10**9
+STEERS = "decide by the number of steps, or by values of the data"
 
-def notes_of(rehearsal: Rehearsal, rank: int, *, failed: bool) -> dict[str, Any]:
+
+def notes_of(rehearsal: Rehearsal, place: Topology, *, failed: bool) -> dict[str, Any]:
     """Return what a rehearsal has found of its rank.
 
     Args:
         rehearsal: A rehearsal that has ended.
-        rank: The rank.
+        place: The place of the rank.
         failed: Whether the script has ended with an error.
     """
-    allocations, marks, log = rehearsal.allocations, rehearsal.marks, rehearsal.exchanges.log
-    parameters = [one for model in rehearsal.models for one in model.parameters()]
-    states = [value for one in rehearsal.optimizers for state in one.state.values() for value in state.values()]
-    whole = {"parameters": _whole(parameters), "optimizer": _whole(states)}
-    begin, end = marks[-2:] if len(marks) > 1 else ((0, 0), *marks) if marks else ((0, 0), (0, 0))
-    names = [[name, tuple(one.shape)] for model in rehearsal.models for name, one in model.named_parameters()]
+    allocations, models = rehearsal.allocations, rehearsal.models
+    parameters = distinct(one for model in models for one in model.parameters())
+    states = distinct(value for one in rehearsal.optimizers for state in one.state.values() for value in state.values())
+    begin, end = [(0, 0, 0), (0, 0, 0), *rehearsal.marks][-2:]
+    whole, loop = sum(one.nbytes for one in parameters), _loop(rehearsal)
+    loop["checkpoint_bytes"] = whole + sum(one.nbytes for one in states)
+    # sharded tensors are in files of each rank, and others in one for each optimizer and in some for the weights
+    weights = place.world_size if any(map(is_divided, models)) else math.ceil(whole / LARGEST_FILE)
+    loop["checkpoint_files"] = weights + len(rehearsal.optimizers)
     return {
-        "rank": rank,
-        "parameters_bytes": bytes_of(parameters),
-        "gradients_bytes": sum(rehearsal.gradients_bytes.values()),
-        "optimizer_bytes": bytes_of(states),
-        "peak_bytes": allocations.peak,
-        "peak_at": allocations.peak_at,
-        "peak_by_kind": allocations.peak_by_kind(),
-        "largest_modules": allocations.largest_modules(8),
-        "evaluation_peak_bytes": allocations.evaluation_peak,
-        "exchanges": by_name(log[begin[0] : end[0]]),
-        "flops": end[1] - begin[1],
+        "rank": place.rank,
+        "said": {
+            "parameters_bytes": bytes_of(parameters),
+            "gradients_bytes": sum(rehearsal.gradients_bytes.values()),
+            "optimizer_bytes": bytes_of(states),
+            "peak_bytes": allocations.peak,
+            "evaluation_peak_bytes": allocations.evaluation_peak,
+            "peak_at": allocations.peak_at,
+            "peak_by_kind": allocations.peak_by_kind(),
+            "largest_modules": dict(allocations.activations().most_common(8)),
+            "memory_over_step": allocations.over(begin[2], end[2]),
+            "exchanges": by_name(rehearsal.exchanges.log[begin[0] : end[0]], place.local_world_size),
+            "flops": end[1] - begin[1],
+        },
+        "loop": loop,
         "whole_bytes": whole,
-        "loop": _loop(rehearsal),
-        "steered": rehearsal.placeholders.steered,
+        "recomputed_bytes": allocations.recomputed(),
         "lines": rehearsal.lines,
-        "models": hashlib.sha256(repr(names).encode()).hexdigest(),
         "batches": [length_or_none(loader) for loader in rehearsal.bounds.training],
         "calls": rehearsal.exchanges.calls,
-        "mistakes": rehearsal.mistakes(failed=failed),
-        "refusals": [],
+        "mistakes": [*rehearsal.mistakes, *_mistakes(rehearsal, failed=failed)],
+        "refusals": [
+            [
+                f"a number that only the device knows decides what is done next: {text}",
+                line,
+                STEERS,
+            ]
+            for line, text in rehearsal.placeholders.steered.items()
+        ],
     }
 
 
-def _whole(tensors: list[Any]) -> int:
-    """Return the bytes of whole tensors, as a checkpoint has them."""
-    different = {id(one): one for one in tensors if isinstance(one, torch.Tensor)}.values()
-    return sum(one.numel() * one.element_size() for one in different)
-
-
-def _loop(rehearsal: Rehearsal) -> dict[str, float | None]:
+def _loop(rehearsal: Rehearsal) -> dict[str, Any]:
     """Return the samples of a step, the steps of an epoch, the epochs, and the step at which the schedule ends."""
     samples = steps = epochs = end = None
     advances = 1.0
     if rehearsal.bounds.training:
-        every = rehearsal.accelerators[0].gradient_accumulation_steps
         loader, epochs = next(iter(rehearsal.bounds.training.items()))
-        samples = None if loader.total_batch_size is None else loader.total_batch_size * every
+        every = rehearsal.accelerator.gradient_accumulation_steps
+        samples = loader.total_batch_size and loader.total_batch_size * every
         batches = length_or_none(loader)
-        steps = None if batches is None else -(-batches // every)
+        steps = batches and -(-batches // every)
     for scheduler, places in rehearsal.schedules.items():
-        length = length_of(scheduler)
-        if length is not None:
-            advances = (places[-1] - places[0]) / (len(places) - 1) if len(places) > 1 else 1.0
-            if not advances and steps:  # it advances once in an epoch
-                advances = 1 / steps
-            end = math.ceil(length / advances) if advances else None
-            break
+        if len(places) > 1 and (length := length_of(scheduler)) is not None:
+            # one that does not move in a few steps advances once in an epoch
+            advances = (places[-1] - places[0]) / (len(places) - 1) or 1 / (steps or 1)
+            end = math.ceil(length / advances)
     return {
         "samples_per_step": samples,
         "steps_per_epoch": steps,
         "epochs": epochs,
         "schedule_ends_at_step": end,
-        "advances": advances,
+        "schedule_advances": advances,
     }
+
+
+def _mistakes(rehearsal: Rehearsal, *, failed: bool) -> Iterator[list[str]]:
+    """Yield what this rank alone shows to be wrong: what, the line, and what would help."""
+    where, training = rehearsal.lines.get("prepare", ""), rehearsal.bounds.training
+    if "unprepared" in rehearsal.lines and not training:
+        what = "the script trains on a loader that was not prepared: all ranks get the same samples"
+        yield [
+            what,
+            rehearsal.lines["unprepared"],
+            "pass the loader to accelerator.prepare",
+        ]
+    if not rehearsal.marks and not failed:
+        yield [
+            "no optimizer has made a step",
+            where,
+            "prepare optimizer and loader, and step",
+        ]
+    elif rehearsal.marks and not any(rehearsal.gradients_bytes.values()):
+        yield [
+            "the optimizer steps without gradients",
+            where,
+            "give it the parameters of the model",
+        ]
+    if any(length_or_none(loader) == 0 for loader in rehearsal.loaders):
+        yield [
+            "an epoch has no batch for this rank",
+            where,
+            "a smaller batch, or fewer ranks",
+        ]

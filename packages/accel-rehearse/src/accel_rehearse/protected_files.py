@@ -1,9 +1,9 @@
-"""Keep a script from changing files that were there before its rehearsal, and mark those that it makes."""
+"""Keep a script from changing files that were there before its rehearsal, and list those that it makes."""
 
 from __future__ import annotations
 
-import hashlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,36 +12,40 @@ from typing import Any
 
 from accel_state.environ import process_environ
 
+from accel_rehearse.made_files import made_in
 from accel_rehearse.refusal import CannotRehearse
 
-#: what Python calls before it changes a path: the word for it, and where the path and the folder around it are given
+#: what Python calls before it changes a path, and the word for it
 _CHANGES = {
-    "os.remove": ("remove", ((0, 1),)),
-    "os.rmdir": ("remove", ((0, 1),)),
-    "shutil.rmtree": ("remove", ((0, 1),)),
-    "os.rename": ("rename or replace", ((0, 2), (1, 3))),
-    "os.truncate": ("truncate", ((0, 2),)),
-    "os.mkdir": ("", ((0, 2),)),
-    "os.symlink": ("", ((1, 2),)),
-    "os.link": ("", ((1, 3),)),
+    "os.remove": "remove",
+    "os.rmdir": "remove",
+    "shutil.rmtree": "remove",
+    "os.rename": "rename or replace",
+    "os.mkdir": "make",
 }
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_TRUNC | os.O_CREAT
-#: variables and folders of caches, which libraries write
-_CACHES = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TORCH_HOME", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
+#: hidden folders and others that libraries write, and variables that name some
+_FREE = re.compile(r"/(\.[^/]+|__pycache__|torchinductor_[^/]*)/|^/(dev|proc)/")
+_CACHES = (
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_DATASETS_CACHE",
+    "TORCH_HOME",
+    "TRITON_CACHE_DIR",
+    "XDG_CACHE_HOME",
+)
 
 
 class ProtectedFiles:
     """The files that were there before a rehearsal. Processes that the script forks are watched as well.
 
     Args:
-        marks: Folder in which the ranks mark what they make.
+        made: File that lists what the ranks have made.
     """
 
-    def __init__(self, marks: Path) -> None:
-        here, environ = Path.cwd(), process_environ()
-        self._marks, self._home, self._here = marks.resolve(), Path.home().resolve(), (here, *here.parents)
-        caches = [Path(environ[name]).resolve() for name in _CACHES if environ.get(name)]
-        self._free = [self._marks, *caches, Path("/dev"), Path("/proc")]
+    def __init__(self, made: Path) -> None:
+        self._made = made
+        self._caches = tuple(process_environ()[name] for name in _CACHES if name in process_environ())
         self._watching = False
 
     @contextmanager
@@ -55,7 +59,7 @@ class ProtectedFiles:
             self._watching = False
 
     def check(self, event: str, args: tuple[Any, ...]) -> None:
-        """Raise if something that was there is to be changed, and mark what is to be made.
+        """Raise if something that was there is to be changed, and list what is to be made.
 
         Args:
             event: Name of an event of `sys.audit`.
@@ -64,42 +68,23 @@ class ProtectedFiles:
         Raises:
             CannotRehearse: The file or folder was there before the rehearsal.
         """
-        if not self._watching:
-            return
-        if event == "open":
-            if isinstance(args[0], int) or not args[2] & _WRITING:
-                return
-            self._change("write", Path(os.path.realpath(os.fsdecode(args[0]))))
-        elif event in _CHANGES:
-            verb, places = _CHANGES[event]
-            for name, folder in places:
-                if not isinstance(args[name], int):
-                    around = args[folder] if folder < len(args) else None
-                    self._change(verb, _place(os.fsdecode(args[name]), around))
+        if event == "open" and self._watching and not isinstance(args[0], int) and args[2] & _WRITING:
+            self._change("write", os.path.realpath(os.fsdecode(args[0])))
+        # a path in a folder that is given by its number is of a tree that `shutil.rmtree` has told before
+        elif event in _CHANGES and self._watching and args[-1] in (-1, None):
+            for name in args[: 1 + (event == "os.rename")]:
+                folder, last = os.path.split(os.path.abspath(os.fsdecode(name)))
+                self._change(_CHANGES[event], os.path.realpath(folder), last)
 
-    def _change(self, verb: str, path: Path) -> None:
-        if self._is_of_library(path):
+    def _change(self, verb: str, *parts: str) -> None:
+        path = Path(*parts)
+        if _FREE.search(str(path)) or str(path).startswith(self._caches):
             return
         if not os.path.lexists(path):
-            self._mark(path).write_text(str(path))
-        elif verb and not any(self._mark(one).exists() for one in (path, *path.parents)):
+            with self._made.open("a") as file:
+                file.write(f"{path}\n")
+        elif verb != "make" and not {*made_in(self._made)} & {path, *path.parents}:
             raise CannotRehearse(
                 f"the script is to {verb} {path}, which was there before the rehearsal: leave this out, or rehearse"
                 " in a copy of the folder with --in_place, which lets the script write and remove all"
             )
-
-    def _mark(self, path: Path) -> Path:
-        return self._marks / hashlib.sha256(os.fsencode(path)).hexdigest()
-
-    def _is_of_library(self, path: Path) -> bool:
-        if any(part == "__pycache__" or part.startswith("torchinductor_") for part in path.parts):
-            return True
-        # hidden folders of the home have caches and settings
-        hidden = [one for one in path.parents if one.parent == self._home and one.name.startswith(".")]
-        return any(path.is_relative_to(one) for one in self._free) or any(one not in self._here for one in hidden)
-
-
-def _place(name: str, folder: int | None) -> Path:
-    """Return the path of what is changed, which may be a link."""
-    path = Path(os.getcwd() if folder is None or folder < 0 else f"/proc/self/fd/{folder}", name)
-    return Path(os.path.realpath(path)) if path.name == ".." else Path(os.path.realpath(path.parent), path.name)

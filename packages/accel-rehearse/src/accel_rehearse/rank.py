@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import torch
 import torch.distributed as dist
+from accel_ops.packing import SMALL, travels_small
 from accel_state import run_context
 from accel_state.data_ranks import DataRanks
 from accel_state.devices.cpu import Cpu
 from accel_state.environ import STORE_FD, change, worker_environ
 from accel_state.run import Run, RunRequest
-from accel_state.topology import Rendezvous, Topology
+from accel_state.topology import Topology
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from accel_rehearse.equal_peers import EqualPeers
 
 
-def topology_of(rank: int, size: int, machines: int) -> Topology:
-    """Return the place of a rank.
-
-    Args:
-        rank: The rank.
-        size: Number of ranks.
-        machines: Number of machines, which have equally many ranks.
-    """
-    mine = size // machines
-    return Topology(rank, size, rank % mine, mine, rank // mine, Rendezvous("127.0.0.1", 1), "accel rehearse")
-
-
 @contextmanager
-def as_rank(topology: Topology, *, cpu: bool, on_call: Callable[[str], None]) -> Iterator[None]:
+def as_rank(topology: Topology, *, on_call: Callable[[str], None]) -> Iterator[None]:
     """Let the process be a rank inside the block. Its environment says so from then on.
 
     Args:
         topology: The place of the rank.
-        cpu: Whether ranks compute on the CPU.
         on_call: What is told of each call that all ranks have to make.
     """
-    change({**worker_environ(topology), "MASTER_PORT": "1", STORE_FD: None, "ACCEL_FLIGHT_RECORDER": None})
+    change(
+        {
+            **worker_environ(topology),
+            "MASTER_PORT": "1",
+            STORE_FD: None,
+            "ACCEL_FLIGHT_RECORDER": None,
+        }
+    )
     rank, size = topology.rank, topology.world_size
     if size == 1:
         yield
         return
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
-    peers = EqualPeers(rank, size, cpu=cpu, on_call=on_call)
+    peers = EqualPeers(rank, size, on_call=on_call)
 
     def start(request: RunRequest) -> Run:
         run_context._refuse_mesh(request.mesh, size)
@@ -65,8 +62,12 @@ def as_rank(topology: Topology, *, cpu: bool, on_call: Callable[[str], None]) ->
         stack.enter_context(patch.object(run_context, "_start", start))
         stack.enter_context(patch.object(DataRanks, "__init__", speaking))
         # the states of random numbers come from a process that has the same
-        own = patch("accel_data.resume.sampling_rng._of_first", lambda _, capture: capture())
-        stack.enter_context(own)
+        stack.enter_context(patch("accel_data.resume.sampling_rng._of_first", lambda _, capture: capture()))
         for module in ("gather", "reduce", "broadcast", "scatter"):
-            stack.enter_context(patch(f"accel_ops.{module}.travels_small", peers.travels_small))
+            stack.enter_context(patch(f"accel_ops.{module}.travels_small", _travel_small))
         yield
+
+
+def _travel_small(tensors: Sequence[torch.Tensor], room: int = SMALL) -> bool:
+    """Return whether tensors are sent by their numbers in a message, which fakes do not have."""
+    return travels_small(tensors, room) and not any(isinstance(tensor, FakeTensor) for tensor in tensors)

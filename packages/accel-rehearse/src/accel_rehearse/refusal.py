@@ -6,14 +6,18 @@ import sys
 import sysconfig
 from functools import cache
 from pathlib import Path
-from traceback import extract_tb
+from traceback import walk_tb
 from types import FrameType
 
 import torch
 from accel_comm.errors import AccelError
 
 #: folders whose lines are not the script's
-_LIBRARIES = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+_LIBRARIES = (
+    str(Path(torch.__file__).parent),
+    sysconfig.get_path("stdlib"),
+    sysconfig.get_path("purelib"),
+)
 
 
 class CannotRehearse(AccelError):
@@ -51,5 +55,5 @@ def line_of(frame: FrameType | None) -> str:
 
 def line_of_error(error: BaseException) -> str:
     """Return the file and line of the innermost frame of the user's code that an error has passed, or nothing."""
-    places = [place for place in extract_tb(error.__traceback__) if is_of_script(place.filename)]
-    return f"{places[-1].filename}:{places[-1].lineno}" if places else ""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    return line_of(frame_of_script(frames[-1]))

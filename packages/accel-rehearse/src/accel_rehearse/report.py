@@ -2,94 +2,91 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
-from accel_rehearse.durations import BEST, WORST, step_seconds
+from accel_rehearse.durations import step_seconds
 from accel_rehearse.hardware import Hardware
-from accel_rehearse.mistakes import mistakes_of
+from accel_rehearse.mistakes import mistakes_of, place_of
 from accel_rehearse.sizes import size_of
 
 Notes = dict[str, Any]
-STEERS = "decide by the number of steps, or by values of the data"
-_OF_RANK = (
-    "parameters_bytes",
-    "gradients_bytes",
-    "optimizer_bytes",
-    "peak_bytes",
-    "peak_at",
-    "peak_by_kind",
-    "largest_modules",
-    "evaluation_peak_bytes",
-    "exchanges",
-    "flops",
-)
+#: rows of the picture
+ROWS = 10
 
 
-def report_of(notes: Sequence[Notes], asked: Notes, hardware: Hardware) -> Notes:
+def report_of(
+    notes: Sequence[Notes],
+    asked: Notes,
+    hardware: Hardware,
+    measured: re.Match[str] | None = None,
+) -> Notes:
     """Return the report.
 
     Args:
         notes: Notes of each rank.
         asked: Number of ranks, machines and steps.
         hardware: The device of a rank.
+        measured: Match of seconds of a step, and of a number of devices.
     """
-    unknown = [
-        [f"a number that only the device knows decides what is done next: {text}", line, STEERS]
-        for one in notes
-        for line, text in one["steered"].items()
-    ]
-    refusals = dict.fromkeys(map(tuple, [*(each for one in notes for each in one["refusals"]), *unknown]))
-    first, per_machine = notes[0], asked["size"] // asked["machines"]
-    durations = [step_seconds(one, hardware, per_machine, asked["measured"]) for one in notes]
+    first = notes[0]
+    durations = [step_seconds(one["said"], hardware, measured) for one in notes]
     return {
-        "size": asked["size"],
+        "world_size": asked["size"],
         "machines": asked["machines"],
-        "ranks": {str(one["rank"]): {name: one[name] for name in _OF_RANK} for one in notes},
+        "ranks": {str(one["rank"]): one["said"] for one in notes},
         **first["loop"],
-        "checkpoint_bytes": sum(first["whole_bytes"].values()),
+        "checkpoint_seconds": first["loop"]["checkpoint_bytes"] / hardware.disk if hardware.disk else None,
         "step_seconds": max(durations, key=lambda one: one.get("high", 0)),
-        "mistakes": mistakes_of(notes, asked["size"], hardware),
-        "refusals": [dict(zip(("what", "line", "remedy"), one, strict=True)) for one in refusals],
+        "mistakes": _once(mistakes_of(notes, asked["size"], hardware)),
+        "refusals": _once([each for one in notes for each in one["refusals"]]),
     }
+
+
+def _once(problems: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+    return [dict(zip(("what", "line", "remedy"), one, strict=True)) for one in dict.fromkeys(map(tuple, problems))]
 
 
 def table_of(report: Notes) -> str:
     """Return a report in words and columns."""
-    lines = [f"accel rehearse: {report['size']} ranks on {report['machines']} machines"]
-    lines += _rows("memory of a rank", report, _MEMORY)
-    for rank, one in report["ranks"].items():
-        at = one["peak_at"]
-        lines.append(f"  rank {rank}: the peak is in the {at['phase']} of {at['module'] or 'the script'}")
-    lines.append("exchanges of a step, by rank")
-    for rank, one in report["ranks"].items():
-        lines += [
-            f"  rank {rank}: {each['calls']} x {each['name']} of {each['group_size']} ranks, {size_of(each['bytes'])}"
-            for each in one["exchanges"]
-        ]
-    for name in ("samples_per_step", "steps_per_epoch", "epochs", "schedule_ends_at_step"):
-        lines += [f"{name.replace('_', ' ')}: {report[name]}"] if report[name] is not None else []
-    lines.append(f"a checkpoint has {size_of(report['checkpoint_bytes'])}")
-    if seconds := report["step_seconds"]:
+    ranks: dict[str, Notes] = report["ranks"]
+    sizes = [name for name in ranks[min(ranks)] if name.endswith("_bytes")]
+    lines = [
+        "accel rehearse",
+        "".join(f"{_words(name):>16}" for name in ("memory", *sizes)),
+    ]
+    lines += [
+        "".join(f"{word:>16}" for word in (f"rank {rank}", *(size_of(said[name]) for name in sizes)))
+        for rank, said in ranks.items()
+    ]
+    for rank, said in ranks.items():
+        lines.append(f"rank {rank}: the peak is in the {place_of(said)}; exchanges of a step:")
+        exchange = "  {calls} x {name}, {}, ranks: {group_size}, machines: {machines}"
+        lines += [exchange.format(size_of(each["bytes"]), **each) for each in said["exchanges"]]
+    lines += _picture(said)
+    for name, value in report.items():
+        if isinstance(value, int | float):
+            lines.append(f"{_words(name)}: {size_of(value) if name.endswith('_bytes') else format(value, '.6g')}")
+    if report["step_seconds"]:
         lines.append(
-            f"a step takes {seconds['low']:.3g} to {seconds['high']:.3g} s, bound by {seconds['bound']}: at {BEST:.0%}"
-            f" to {WORST:.0%} of the device's rate, {seconds['exchange']:.3g} s of exchange hidden behind it or not"
+            "a step takes {low:.3g} to {high:.3g} s, bound by {bound}: {assumed}".format(**report["step_seconds"])
         )
-    for problem in report["mistakes"] + report["refusals"]:
-        lines.append(f"{problem['line'] or 'the job'}: {problem['what']}\n  {problem['remedy']}")
+    lines += ["{line}: {what}\n  {remedy}".format(**problem) for problem in report["mistakes"] + report["refusals"]]
     return "\n".join(lines)
 
 
-_MEMORY = {
-    "parameters": "parameters_bytes",
-    "gradients": "gradients_bytes",
-    "optimizer": "optimizer_bytes",
-    "peak": "peak_bytes",
-    "peak of evaluation": "evaluation_peak_bytes",
-}
+def _words(name: str) -> str:
+    return name.removesuffix("_bytes").replace("_", " ")
 
 
-def _rows(title: str, report: Notes, keys: dict[str, str]) -> list[str]:
-    ranks = report["ranks"].values()
-    lines = [f"{title:24}" + "".join(f"{'rank ' + one:>14}" for one in report["ranks"])]
-    return lines + [f"  {name:22}" + "".join(f"{size_of(one[key]):>14}" for one in ranks) for name, key in keys.items()]
+def _picture(said: Notes) -> list[str]:
+    """Return the memory of a rank over a step as rows of letters, each the first of a kind."""
+    curve = said["memory_over_step"]
+    highest = max(sum(point.values()) for point in curve)
+    stacks = ["".join(kind[0] * round(ROWS * size / max(highest, 1)) for kind, size in at.items()) for at in curve]
+    rows = ["  " + "".join(stack[row : row + 1] or " " for stack in stacks) for row in range(ROWS)]
+    return [
+        f"memory over a step, up to {size_of(highest)} ({', '.join(curve[0])})",
+        *map(str.rstrip, reversed(rows)),
+    ]

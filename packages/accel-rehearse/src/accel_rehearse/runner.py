@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import sys
 import traceback
@@ -11,70 +12,89 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from accel_state.environ import process_environ
+from accel_state.topology import Rendezvous, Topology
 
-from accel_rehearse.command import MADE
 from accel_rehearse.loop_bounds import RehearsalOver
+from accel_rehearse.made_files import MADE
 from accel_rehearse.notes import notes_of
 from accel_rehearse.protected_files import ProtectedFiles
-from accel_rehearse.rank import as_rank, topology_of
+from accel_rehearse.rank import as_rank
 from accel_rehearse.refusal import CannotRehearse, line_of_error
 from accel_rehearse.rehearsal import Rehearsal
+
+#: words of errors about tensors without numbers
+_OF_FAKES = re.compile("fake|data pointer|data is not allocated|tensor subclasses", re.IGNORECASE)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a script as one rank, and write what was noted into a folder.
 
     Args:
-        arguments: The words FOLDER KIND SCRIPT [ARGUMENTS]; the folder has a file `asked.json`.
+        arguments: What is asked for, as JSON; the script, and its arguments.
 
     Returns:
         The exit code: 0, also if the script cannot be rehearsed, which the notes say.
     """
-    folder, kind, script, *rest = arguments
-    asked = json.loads((Path(folder) / "asked.json").read_text())
-    rank = asked["ranks"][int(process_environ().get("RANK", "0"))]
-    rehearsal = Rehearsal(asked["steps"], cpu=asked["cpu"])
-    place = topology_of(rank, asked["size"], asked["machines"])
-    files, fault = ProtectedFiles(Path(folder) / MADE), list[str]()
-    with as_rank(place, cpu=asked["cpu"], on_call=rehearsal.exchanges.call):
+    asked, script, *rest = json.loads(arguments[0]), *arguments[1:]
+    rank, size, cpu = (
+        asked["ranks"][int(process_environ().get("RANK", "0"))],
+        asked["size"],
+        asked["cpu"],
+    )
+    mine = size // asked["machines"]
+    place = Topology(
+        rank,
+        size,
+        rank % mine,
+        mine,
+        rank // mine,
+        Rendezvous("127.0.0.1", 1),
+        "accel rehearse",
+    )
+    rehearsal, faults = Rehearsal(asked["steps"], cpu=cpu), dict[str, list[str]]()
+    with as_rank(place, on_call=rehearsal.exchanges.call):
         try:
-            with nullcontext() if asked["in_place"] else files.watched(), rehearsal.running():
-                _run(script, rest, module=kind == "module")
+            files = nullcontext() if asked["in_place"] else ProtectedFiles(Path(asked["folder"], MADE)).watched()
+            with files, rehearsal.running():
+                _run(script, rest, module=asked["module"])
         except (Exception, RehearsalOver, SystemExit) as error:  # noqa: BLE001 - told by its line
-            fault = _fault_of(error)
-        notes = notes_of(rehearsal, rank, failed=bool(fault))
-    if fault:
-        what, line, remedy, kind = fault
-        notes[kind].append([what, line, remedy])
-    (Path(folder) / f"rank-{rank}.json").write_text(json.dumps(notes))
+            faults = _faults_of(error, rehearsal)
+        notes = notes_of(rehearsal, place, failed=bool(faults))
+    for problems, fault in faults.items():
+        notes[problems].append(fault)
+    Path(asked["folder"], f"rank-{rank}.json").write_text(json.dumps(notes))
     return 0
 
 
-def _fault_of(error: BaseException) -> list[str]:
-    """Return what ended a script, its line and a way out, and whether that is a mistake of the script or a refusal."""
-    line = line_of_error(error)
-    if isinstance(error, RehearsalOver) or (isinstance(error, SystemExit) and error.code in (None, 0)):
-        return []
-    if isinstance(error, SystemExit):
-        return [f"the script ends with exit code {error.code}", line, "see its output", "mistakes"]
+def _faults_of(error: BaseException, rehearsal: Rehearsal) -> dict[str, list[str]]:
+    """Return what ended a script, its line and a way out, as a mistake of the script or as a refusal."""
+    # a script that asks for each batch may ask for one more than there are steps
+    is_over = isinstance(error, RehearsalOver) or (isinstance(error, StopIteration) and rehearsal.bounds.is_done)
+    line, what = line_of_error(error), f"{type(error).__name__}: {error}"
+    if is_over or (isinstance(error, SystemExit) and not error.code):
+        return {}
     traceback.print_exception(error)
-    what = f"{type(error).__name__}: {error}"
     if isinstance(error, CannotRehearse):
-        return [str(error), line, "rehearse without it", "refusals"]
-    if _of_fakes(error):
-        return [what, line, "leave this out of the rehearsal, as what it computes depends on numbers", "refusals"]
-    return [what, line, "a job would end here as well", "mistakes"]
+        return {"refusals": [str(error), line, "rehearse without it"]}
+    if any(call.args and str(call.args[0]) in what for call in rehearsal.unwritten.call_args_list):
+        return {"refusals": [what, line, "leave out to read what save_pretrained has not written in a rehearsal"]}
+    if _is_of_fakes(error):
+        return {
+            "refusals": [
+                what,
+                line,
+                "leave this out of the rehearsal, as what it computes depends on numbers",
+            ]
+        }
+    return {"mistakes": [what, line, "a job would end here as well"]}
 
 
-def _of_fakes(error: BaseException | None) -> bool:
+def _is_of_fakes(error: BaseException | None) -> bool:
     """Return whether an error, or what it came from, is about tensors without numbers."""
     if error is None:
         return False
-    words = str(error).lower()
-    about = (
-        "fake" in words or "data pointer" in words or "data is not allocated" in words or "tensor subclasses" in words
-    )
-    return about or type(error).__module__.startswith("torch._subclasses") or _of_fakes(error.__cause__)
+    of_fakes = _OF_FAKES.search(str(error)) or type(error).__module__.startswith("torch._subclasses")
+    return bool(of_fakes) or _is_of_fakes(error.__cause__)
 
 
 def _run(script: str, arguments: Sequence[str], *, module: bool) -> None:

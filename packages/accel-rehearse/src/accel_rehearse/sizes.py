@@ -3,8 +3,8 @@
 
 def size_of(count: float) -> str:
     """Return bytes in words, such as 1.5 GB."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while abs(count) >= 1000 and len(units) > 1:
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
-        units.pop(0)
-    return f"{count:.0f} B" if units[0] == "B" else f"{count:.1f} {units[0]}"
+    return f"{count:.1f} TB"

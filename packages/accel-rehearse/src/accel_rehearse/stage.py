@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 SCRIPT, PREPARE, FORWARD, BACKWARD, STEP, EVALUATION = (
     "script",
@@ -34,7 +33,6 @@ class Stage:
         self.evaluating = False
         self.names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._modules: list[tuple[nn.Module, str]] = []
-        self._fake: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
 
     @property
     def module(self) -> str:
@@ -54,11 +52,12 @@ class Stage:
 
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note that the forward of a module begins, as a hook of torch for all modules."""
-        if self.depth or self._is_fake(module):
+        if self.depth or next(module.parameters(), None) is not None:
             if not self._modules:
                 self._before = self.phase
                 if self.phase == SCRIPT:
-                    self.phase, self.evaluating = FORWARD, not torch.is_grad_enabled()
+                    self.evaluating = not torch.is_grad_enabled()
+                    self.phase = EVALUATION if self.evaluating else FORWARD
             self._modules.append((module, self.names.get(module) or self.module or type(module).__name__))
             self.depth += 1
 
@@ -70,22 +69,13 @@ class Stage:
             args: Its arguments.
             output: Its result.
         """
-        while any(one is module for one, _ in self._modules):
-            ended, _ = self._modules.pop()
+        if self._modules and self._modules[-1][0] is module:
+            self._modules.pop()
             self.depth -= 1
             if not self._modules:
                 self.phase = self._before
-            if ended is module:
-                break
 
     def name(self, model: nn.Module) -> None:
         """Note the names of the modules of a model."""
         for name, module in model.named_modules():
             self.names.setdefault(module, name.removeprefix("module.") or type(module).__name__)
-
-    def _is_fake(self, module: nn.Module) -> bool:
-        if module not in self._fake:
-            self._fake[module] = any(
-                isinstance(one, FakeTensor) or hasattr(one, "_local_tensor") for one in module.parameters()
-            )
-        return self._fake[module]

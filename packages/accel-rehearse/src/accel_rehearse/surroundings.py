@@ -1,9 +1,9 @@
-"""Change what a script finds around it in a rehearsal: modules, containers, optimizers, and places to write to."""
+"""Change what a script finds around it in a rehearsal: containers, optimizers, and places to write to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,39 +21,46 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from accel_rehearse.refusal import CannotRehearse
 
-torchs: Any = dist  # of which torch has given no types
 
-
-def convert(module: nn.Module, fn: Any, fakes: Sequence[Any], *, recurse: bool) -> nn.Module:
-    """Convert a module with fake parameters, in whose places torch would put others.
+def within(owner: Any, name: str, block: Callable[..., Any]) -> Any:
+    """Return a patch by which a function of a class or module runs inside a block.
 
     Args:
-        module: The module.
-        fn: Function of a tensor that returns the converted one.
-        fakes: Its own parameters.
-        recurse: Whether its children are converted too.
+        owner: The class or module.
+        name: Name of the function.
+        block: Returns the block, given the arguments by position, or None if it only takes note of them.
     """
-    for child in module.children() if recurse else ():
-        child._apply(fn)  # type: ignore[no-untyped-call] # of torch
-    with torch.no_grad():
-        for parameter in fakes:
-            for held in (parameter, parameter.grad):
-                if held is not None and (converted := fn(held)) is not held:
-                    held.data = converted
-        for name, buffer in module._buffers.items():
-            module._buffers[name] = None if buffer is None else fn(buffer)
-    return module
+    call = getattr(owner, name)
+
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        with block(*args) or nullcontext():
+            return call(*args, **kwargs)
+
+    return patch.object(owner, name, inside)
 
 
-def exchange_in_python(container: Any) -> None:
-    """Give a container a hook that adds up its gradients by a call of Python, if the script has given it none."""
-    if not container._comm_hooks and container.__dict__.get("_rehearsed") is not container.reducer:
-        container.__dict__["_rehearsed"] = container.reducer
-        torchs._register_comm_hook(container.reducer, container.process_group, _add_up)
+def converting_in_place() -> Any:
+    """Return a patch by which fakes that are converted stay the same objects, to which others refer."""
+    swap: Any = torch.utils.swap_tensors
+
+    def convert(tensor: torch.Tensor, other: torch.Tensor) -> None:
+        if isinstance(tensor, FakeTensor):
+            tensor.data = other.data
+        else:
+            swap(tensor, other)
+
+    return patch.object(torch.utils, "swap_tensors", convert)
 
 
-def _add_up(group: Any, bucket: Any) -> Any:
-    work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+def exchange_in_python(container: Any, *_: object) -> None:
+    """Give a container a hook that adds up its gradients by a call of Python, if it has none."""
+    if not container._comm_hooks:
+        # a lambda has no annotations, which torch would check
+        container.register_comm_hook(container.process_group, lambda group, bucket: _add_up(bucket.buffer(), group))
+
+
+def _add_up(buffer: torch.Tensor, group: Any) -> Any:
+    work: Any = dist.all_reduce(buffer, group=group, async_op=True)
     return work.get_future().then(lambda future: future.value()[0])
 
 
@@ -65,11 +72,12 @@ def many_at_once(*, cpu: bool) -> Iterator[None]:
         cpu: Whether the job computes on the CPU, where optimizers change one after the other by default.
     """
     name, listed = "_get_foreach_kernels_supported_devices", "_foreach_supported_types"
-    places = [import_module("torch.optim.optimizer"), import_module("torch.utils._foreach_utils")]
     with ExitStack() as stack:
-        for place in places:
-            kinds = [*getattr(place, listed), FakeTensor]
-            stack.enter_context(patch.object(place, listed, kinds))
+        for place in (
+            import_module("torch.optim.optimizer"),
+            import_module("torch.utils._foreach_utils"),
+        ):
+            stack.enter_context(patch.object(place, listed, [*getattr(place, listed), FakeTensor]))
             if not cpu:
                 stack.enter_context(patch.object(place, name, Mock(return_value=["cpu"])))
         yield
@@ -77,32 +85,58 @@ def many_at_once(*, cpu: bool) -> Iterator[None]:
 
 @contextmanager
 def writing_nothing() -> Iterator[None]:
-    """Write no checkpoint, weights or record inside the block, and find none."""
-    begin = TrackingSession.__init__
+    """Write no checkpoint, weights or record inside the block. What torch has saved can be loaded again."""
+    begin, load = TrackingSession.__init__, torch.load
+    saved: dict[str, Any] = {}
 
     def untracked(session: TrackingSession, *args: Any, **kwargs: Any) -> None:
         begin(session, *args, **{**kwargs, "main": False})
 
+    def keep(value: Any, file: Any, *_: object, **__: object) -> None:
+        saved[str(file)] = value
+
+    def loaded(file: Any, *args: Any, **kwargs: Any) -> Any:
+        return saved[str(file)] if str(file) in saved else load(file, *args, **kwargs)
+
     nothing = Mock(return_value=None)
-    tensor_files: AbstractContextManager[object] = nullcontext()
-    if find_spec("safetensors") is not None:  # a library of scripts, which nothing of accel needs
-        tensor_files = patch.multiple(
-            "safetensors.torch", save_file=nothing, save_model=nothing, save=Mock(return_value=b"")
-        )
-    with (
-        patch.multiple(Accelerator, save_model=nothing, save=nothing),
-        patch.multiple(Checkpointer, save=_save, load=nothing, save_and_stop=Mock(side_effect=SystemExit(0))),
-        patch.object(CheckpointFinder, "_numbered", Mock(return_value=[])),
-        patch("accel.preparation.ConsumptionLog.write", nothing),
-        patch.object(TrackingSession, "__init__", untracked),
-        patch.object(torch, "save", nothing),
-        tensor_files,
-        patch.object(torch, "compile", _uncompiled),
-    ):
+    with ExitStack() as stack:
+        for place, changed in (
+            (Accelerator, {"save_model": nothing, "save": keep}),
+            (
+                Checkpointer,
+                {
+                    "save": _save,
+                    "load": nothing,
+                    "save_and_stop": Mock(side_effect=SystemExit(0)),
+                },
+            ),
+            (CheckpointFinder, {"_numbered": Mock(return_value=[])}),
+            ("accel.preparation.ConsumptionLog", {"write": nothing}),
+            (TrackingSession, {"__init__": untracked}),
+            (torch, {"save": keep, "load": loaded, "compile": _uncompiled}),
+            (
+                "safetensors.torch",
+                {
+                    "save_file": nothing,
+                    "save_model": nothing,
+                    "save": Mock(return_value=b""),
+                },
+            ),
+        ):
+            if place != "safetensors.torch" or find_spec("safetensors"):  # nothing of accel needs it
+                stack.enter_context(patch.multiple(place, **changed))
         yield
 
 
-def _save(checkpointer: Checkpointer, output_dir: str | Path | None = None, *_: object, **__: object) -> Path:
+def _save(
+    checkpointer: Checkpointer,
+    output_dir: str | Path | None = None,
+    *_: object,
+    **__: object,
+) -> Path:
+    """Load what a checkpoint would have into what it was taken of, and return where it would be."""
+    for owner in checkpointer.registry.objects.values():
+        owner.load_state_dict(owner.state_dict())
     return Path(output_dir or checkpointer.project.project_dir or ".")
 
 

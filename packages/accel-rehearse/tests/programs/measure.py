@@ -7,6 +7,8 @@ import json
 import os
 import runpy
 import sys
+import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+#: seconds after an exchange in which threads of gloo give back its tensors, so that the peak is not a matter of chance
+PAUSE_S = 0.02
 WHOLE = {"_allgather_base_": 0, "_reduce_scatter_base_": 1, "allgather_": 0}
 
 
@@ -40,6 +44,18 @@ class Sent(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
             size = args[0].nbytes * (args[1] if name == "all_gather_into_tensor" else 1)
             self.log.append((name, size))
         return func(*args, **(kwargs or {}))
+
+
+class Patient(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
+    """What waits after each exchange."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        out = func(*args, **(kwargs or {}))
+        if func.namespace in ("c10d", "_c10d_functional"):
+            time.sleep(PAUSE_S)
+        return out
 
 
 class Watch:
@@ -101,8 +117,8 @@ def main() -> None:
     sent = Sent() if mode == "exchanges" else None
     watch = Watch(sent)
     Accelerator.observer = watch
-    profiler: Any = torch.profiler.profile(profile_memory=True) if sent is None else sent
-    with profiler:
+    profiler: Any = torch.profiler.profile(profile_memory=True) if sent is None else nullcontext()
+    with profiler, sent or Patient():  # type: ignore[no-untyped-call] # of torch
         globals_of = runpy.run_path(script, run_name="__main__")
     del globals_of
     rank = int(os.environ.get("RANK", "0"))

@@ -47,7 +47,7 @@ def model_of(name: str) -> tuple[Any, str]:
         config = t.ViTConfig(image_size=32, patch_size=8, num_labels=CLASSES, **sizes)
         return t.ViTForImageClassification(config), "images"
     if name == "resnet":
-        config = t.ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], num_labels=CLASSES)
+        config = t.ResNetConfig(embedding_size=32, hidden_sizes=[64, 128, 256], depths=[2, 2, 2], num_labels=CLASSES)
         return t.ResNetForImageClassification(config), "images"
     config = t.T5Config(vocab_size=VOCABULARY, d_model=64, d_kv=16, d_ff=256, num_layers=2, num_heads=4)
     config.decoder_start_token_id = 0
