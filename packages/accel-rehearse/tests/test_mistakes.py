@@ -148,16 +148,40 @@ def test_a_right_program_passes_and_is_run_to_its_end(rehearse: Rehearse) -> Non
     assert found.report["schedule_ends_at_step"] == 96
 
 
-@pytest.mark.parametrize("condition", ["loss.item() > 5", "loss > 5"])
-def test_a_number_that_steers_is_refused_by_its_line(condition: str, tmp_path: Path, rehearse: Rehearse) -> None:
+#: what cannot be rehearsed: lines after the loss, of which the last is named
+REFUSED = {
+    "a number": ["if loss.item() > 5:\n                break"],
+    "a tensor": ["if loss > 5:\n                break"],
+    "a number that was kept": ["large = loss.item() > 5", "if large:\n                break"],
+    "a kernel": [
+        "way = {'mutates_args': (), 'schema': '(Tensor x) -> Tensor'}",
+        "double = torch.library.custom_op('mine::double', lambda x: x * 2, **way)",
+        "double(loss.detach())",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_rehearsed_is_refused_by_its_line(name: str, tmp_path: Path, rehearse: Rehearse) -> None:
     script = tmp_path / "steers.py"
-    script.write_text(PROGRAM.replace(LAST, f"{LAST}            if {condition}:\n                break\n"))
+    script.write_text(PROGRAM.replace(LAST, LAST + "".join(f"            {line}\n" for line in REFUSED[name])))
     found = rehearse(script, "-n", "2", "--ranks", "0")
     assert found.code == 2, found.words
     (refusal,) = found.report["refusals"]
     number = re.search(r"steers.py:(\d+)$", refusal["line"])
     assert number is not None
-    assert script.read_text().splitlines()[int(number[1]) - 1].strip() == f"if {condition}:"
+    assert script.read_text().splitlines()[int(number[1]) - 1].strip() == REFUSED[name][-1].partition("\n")[0]
+
+
+def test_heads_that_do_not_divide_are_named(rehearse: Rehearse) -> None:
+    pytest.importorskip("transformers")
+    sizes = ["-n", "4", "--ranks", "0", "--parallelism_config", "tp_size=4"]
+    found = rehearse(PROGRAMS / "train.py", *sizes, arguments=("--model", "llama"))
+    assert found.code == 1, found.words
+    (mistake,) = found.report["mistakes"]
+    assert "num_key_value_heads=2 is not a multiple of 4" in mistake["what"]
+    line = int(mistake["line"].rpartition(":")[2])
+    assert "accelerator.prepare(" in (PROGRAMS / "train.py").read_text().splitlines()[line - 1]
 
 
 def _notes(**changed: Any) -> dict[str, Any]:

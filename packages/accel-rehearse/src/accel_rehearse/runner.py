@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from accel_comm.errors import AccelError
 from accel_state.environ import process_environ
 from accel_state.topology import Rendezvous, Topology
 
@@ -86,7 +87,8 @@ def _faults_of(error: BaseException, rehearsal: Rehearsal) -> dict[str, list[str
                 "leave this out of the rehearsal, as what it computes depends on numbers",
             ]
         }
-    return {"mistakes": [what, line, "a job would end here as well"]}
+    ends = "a job would end here as well"
+    return {"mistakes": [what, line, f"{ends}: do as the error says" if isinstance(error, AccelError) else ends]}
 
 
 def _is_of_fakes(error: BaseException | None) -> bool:
