@@ -8,7 +8,7 @@ from typing import Any
 
 from accel_rehearse.durations import step_seconds
 from accel_rehearse.hardware import Hardware
-from accel_rehearse.mistakes import mistakes_of, place_of
+from accel_rehearse.mistakes import USABLE, mistakes_of, place_of
 from accel_rehearse.sizes import size_of
 
 Notes = dict[str, Any]
@@ -31,6 +31,9 @@ def report_of(
         measured: Match of seconds of a step, and of a number of devices.
     """
     first = notes[0]
+    if hardware.memory:
+        for one in notes:
+            one["said"]["left_bytes"] = round(USABLE * hardware.memory) - one["said"]["peak_bytes"]
     durations = [step_seconds(one["said"], hardware, measured) for one in notes]
     return {
         "world_size": asked["size"],
