@@ -230,11 +230,12 @@ def test_only_the_project_itself_gets_it_and_else_it_stays(another: bool, tmp_pa
 def test_the_only_copy_stays_if_it_cannot_be_moved(
     lacks: str, tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project, said, now = tmp_path / "project", list[str](), time.time()
+    project, said = tmp_path / "project", list[str]()
     with with_memory(placed(tmp_path, place), said.append) as (mine, ended):
         folder = Path(mine.environ[MEMORY_CHECKPOINTS])
         kept = in_memory(folder, project, 9)
-        monkeypatch.setattr(time, "time", lambda: now + 48 * 3600)  # the job has hung
+        later = time.time() + 48 * 3600
+        monkeypatch.setattr(time, "time", lambda: later)  # the job has hung
         if lacks == "package":
             monkeypatch.setitem(sys.modules, "accel_checkpoint.retention", None)
         else:

@@ -33,6 +33,7 @@ from accel_parallel.sharded.forward import ShardedForward
 from accel_parallel.sharded.loaded_state import divide_loaded
 from accel_parallel.sharded.model_exchanges import ModelExchanges
 from accel_parallel.sharded.numbers import guard_numbers
+from accel_parallel.sharded.refusals import refuse_mixed_dtypes, refuse_sharded_parts, refuse_sparse
 from accel_parallel.sharded.steps import ShardedSteps
 from accel_parallel.sharded.undo import undo_sharding
 from accel_parallel.sharded.unused_parameter_check import UnusedParameterCheck
@@ -122,10 +123,10 @@ class Fsdp2(Strategy):
         if isinstance(model, FSDPModule) and not arrives:
             return model
         if not arrives:
-            _refuse_sharded_parts(model)
+            refuse_sharded_parts(model)
         refuse_hooks(model.named_parameters())
         before = list(model.named_parameters(remove_duplicate=False))
-        _refuse_sparse(model)
+        refuse_sparse(model)
         precision = self._precision(policy)
         facts = ModelFacts.of(model)
         facts.agree(run.transport, f"prepare ({self.name})")
@@ -166,7 +167,7 @@ class Fsdp2(Strategy):
             )
         spread = arrival.spread if arrival is not None else []
         left_out = whole_everywhere.union(spread)
-        _refuse_mixed_dtypes(model, blocks, left_out)
+        refuse_mixed_dtypes(model, blocks, left_out)
         # on the CPU weights are where they would be sent to
         offloads = self.plugin.cpu_offload and run.placed_on.type != "cpu"
         # also if a rank has nobody to share with: optimizers need all parameters to be of one kind
@@ -294,49 +295,6 @@ def _mesh_of(run: Run) -> DeviceMesh:
     if run.device_mesh is None:
         raise CannotRun("strategy fsdp2", ["the run has no mesh; Accelerator(strategy='fsdp2') makes it"])
     return run.device_mesh
-
-
-def _refuse_sharded_parts(model: nn.Module) -> None:
-    names = [name for name, module in model.named_modules() if isinstance(module, FSDPModule)]
-    if names:
-        raise ValueError(
-            f"{len(names)} modules of {type(model).__name__} are sharded already ({', '.join(names[:3])}): models that"
-            " share them have to be parts of one model, which is prepared; leave fully_shard to prepare, or call it for"
-            " the model as well"
-        )
-    names = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
-    if names:
-        raise ValueError(
-            f"{len(names)} parameters of {type(model).__name__} are parts already ({', '.join(names[:3])}), as in a"
-            " deep copy of a prepared model; copy the model before prepare, and load the weights"
-        )
-
-
-def _refuse_sparse(model: nn.Module) -> None:
-    names = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad
-    ]
-    if names:
-        raise ValueError(
-            f"{', '.join(names)} of {type(model).__name__} with sparse=True: torch's fully_shard cannot reduce sparse"
-            " gradients; leave out sparse=True, or use strategy='ddp'"
-        )
-
-
-def _refuse_mixed_dtypes(model: nn.Module, blocks: Sequence[nn.Module], left_out: set[nn.Parameter]) -> None:
-    """Raise if a block has gradients of several dtypes, as fully_shard reduces them together."""
-    seen = set(left_out)
-    for module in [*reversed(blocks), model]:
-        trained = {parameter for parameter in module.parameters() if parameter.requires_grad} - seen
-        seen |= trained
-        dtypes = sorted({str(parameter.dtype) for parameter in trained})
-        if len(dtypes) > 1:
-            raise ValueError(
-                f"trained parameters of one block ({type(module).__name__}) are of {' and '.join(dtypes)}: their"
-                " gradients travel together; convert them to one dtype, or freeze those of the other"
-            )
 
 
 def _make_masters(model: nn.Module) -> None:
