@@ -39,8 +39,8 @@ WRONG: dict[str, tuple[str, str, str, str, list[str]]] = {
     "unlike": (
         "nn.Linear(16, 64)",
         "nn.Linear(16, 64, bias=accelerator.is_main_process)",
-        "exchange different things: all_reduce",
-        "accelerator.backward(",
+        "exchange different things: broadcast of 96 bytes, and broadcast of 80 bytes",
+        PREPARE,
         [],
     ),
     "unlike data": (

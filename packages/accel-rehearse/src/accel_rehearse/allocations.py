@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_iter
 
 from accel_rehearse.stage import EVALUATION, SCRIPT, Stage
 
@@ -92,9 +91,8 @@ class Allocations:
             tree: The values.
             kind: What they hold, if that is known.
         """
-        for tensor in tree_iter(tree):
-            if isinstance(tensor, torch.Tensor):
-                self.note(local(tensor), kind)
+        for tensor in tensors_in(tree):
+            self.note(local(tensor), kind)
 
     def move(self, tensors: Iterable[torch.Tensor]) -> None:
         """Take note that tensors are on the device from now on."""
@@ -167,6 +165,15 @@ class Allocations:
         """Take note of memory that changes its size, as that of gathered weights does."""
         if (block := self._blocks.get(storage._cdata)) is not None:
             self._change(block, size)
+
+
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of nested values, faster than torch's own functions for trees do."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple | Mapping):
+        for value in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from tensors_in(value)
 
 
 def local(tensor: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.utils._pytree import tree_iter
 
+from accel_rehearse.allocations import tensors_in
 from accel_rehearse.refusal import frame_of_script, line_of
 
 torchs: Any = distributed_c10d  # of which torch has given no types
@@ -48,7 +48,7 @@ class ExchangeLog:
         else:
             group = torchs._resolve_process_group(group)
             whole, parts = args[0], group.size() if name == "all_gather" else 1
-        size = sum(leaf.nbytes for leaf in tree_iter(whole) if isinstance(leaf, torch.Tensor))
+        size = sum(tensor.nbytes for tensor in tensors_in(whole))
         self.log.append((name, tuple(dist.get_process_group_ranks(group)), size * parts))
         self.call(f"{name} of {size * parts} bytes")
 

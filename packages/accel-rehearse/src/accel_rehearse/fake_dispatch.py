@@ -14,10 +14,9 @@ from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
 )
-from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakIdKeyDictionary
 
-from accel_rehearse.allocations import BUFFERS, EXCHANGE, PARAMETERS, Allocations
+from accel_rehearse.allocations import BUFFERS, EXCHANGE, PARAMETERS, Allocations, tensors_in
 from accel_rehearse.exchanges import NAMESPACES, ExchangeLog
 from accel_rehearse.placeholders import Placeholders
 from accel_rehearse.stage import Stage
@@ -74,7 +73,9 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation, for real or on fakes, and tell of it."""
         kwargs = kwargs or {}
-        tensors = [leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if func.namespace == "prim":  # it asks what a tensor is
+            return func(*args, **kwargs)
+        tensors = list(tensors_in((args, kwargs)))
         if any(map(is_traceable_wrapper_subclass, tensors)):
             return NotImplemented
         fakes = any(isinstance(tensor, FakeTensor) for tensor in tensors)
@@ -134,7 +135,7 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
 def _done(func: Any, args: Any) -> Any:
     """Return what an exchange of fakes returns: the tensors that it fills, and the work that is done."""
     future: Any = torch.futures.Future()
-    future.set_result([leaf for leaf in tree_iter(args[0]) if isinstance(leaf, torch.Tensor)])
+    future.set_result(list(tensors_in(args[0])))
     work = torchs._create_work_from_future(future).boxed()
     return work if len(func._schema.returns) == 1 else (args[0], work)
 
