@@ -1,5 +1,6 @@
 """StoreExchange: who waits for another's work waits as long as it lives."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -168,6 +169,30 @@ def test_a_rank_that_is_gone_is_not_waited_for_unless_it_has_said_yes() -> None:
         second.agree("saved", [0, 1], True)
     store.post("saved again/0", True)
     assert second.agree("saved again", [0, 1], True)
+
+
+def test_a_stopped_process_that_serves_the_store_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request would end, and the thread that waits would outlive its script."""
+
+    def refused(*_: Any) -> NoReturn:
+        raise AssertionError("a request")
+
+    _, second, store = pair()
+    monkeypatch.setattr(store_exchange, "SILENT_S", 0.1)
+    monkeypatch.setattr(threading.main_thread(), "is_alive", lambda: False)
+    server = subprocess.Popen([sys.executable, "-Sc", "import signal; signal.pause()"])
+    try:
+        store.post(f"host/{store.host}", [0, server.pid])
+        server.send_signal(signal.SIGSTOP)
+        while not second._store.is_stopped():
+            second._store.alive(0)
+        for name in ("post", "read", "first"):
+            monkeypatch.setattr(StatusStore, name, refused)
+        with pytest.raises(PeerFailed, match="rank 0, for which others wait, is stopped"):
+            second.agree("saved", [0], True)
+    finally:
+        server.kill()
+        server.wait()
 
 
 @pytest.mark.parametrize("verdict", [None, True])

@@ -154,6 +154,7 @@ class StoreExchange:
         if self._alone:
             return [note]
         with _without_store("the process that serves the store"):
+            self._wait_for_store()
             self._store.post(f"{name}/{self._store.rank}", note)
             return [self._note_of(rank, f"{name}/{rank}") for rank in ranks]
 
@@ -177,12 +178,24 @@ class StoreExchange:
         try:
             yes = all(self.exchange_notes(name, ranks, yes))
         except PeerFailed as error:
+            if self._store.is_stopped():
+                raise
             yes, gone = False, error
         with _without_store("the process that serves the store"):
             yes = bool(self._store.first(f"{name}/verdict", yes))  # a rank that waits no more may be too early
         if gone is not None and not yes:
             raise gone
         return yes
+
+    def _wait_for_store(self) -> None:
+        """Wait while rank 0 is stopped: a request would hold this thread, and with it the end of a script, for ever."""
+        heard = time.monotonic()
+        while self._store.is_stopped():
+            if threading.main_thread().is_alive():
+                heard = time.monotonic()
+            elif time.monotonic() - heard > SILENT_S:
+                raise PeerFailed("rank 0, for which others wait, is stopped")
+            time.sleep(CHECK_S)
 
     def _note_of(self, rank: int, name: str) -> Any:
         began = heard = time.monotonic()
@@ -191,6 +204,7 @@ class StoreExchange:
             lives = self._store.alive(rank)
             if lives is False:
                 self._store.is_gone(CLOSES_S)
+            self._wait_for_store()
             note = self._store.read(name)
             if note is not None:
                 return note
