@@ -30,7 +30,7 @@ FOUR = {
     ),
     "layers and parts": Arrival("llama", {"tp_size": 2, "fsdp_size": 2}, None, every=2),
     "rows of experts and parts": Arrival("mixtral", {"tp_size": 2, "fsdp_size": 2}, None),
-    "experts and parts": Arrival("qwen3_moe", {"tp_size": 2, "fsdp_size": 2, "ep_size": 2}, None),
+    "experts and parts": Arrival("qwen3_moe", {"tp_size": 2, "fsdp_size": 2, "ep_size": 2}, None, every=2),
     "experts of all ranks": Arrival("mixtral", {"tp_size": 2, "fsdp_size": 2, "ep_size": 4}, None, every=2),
     "copies of experts": Arrival("qwen3_moe", {"fsdp_size": 2, "ep_size": 2, "dp_replicate_size": 2}, None, every=2),
 }

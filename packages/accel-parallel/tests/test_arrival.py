@@ -72,6 +72,8 @@ def test_what_is_divided_goes_on_the_axes_of_the_run_that_have_its_ranks(
     shape: tuple[int, ...], names: tuple[str, ...], spec: MeshSpec, axes: tuple[str, ...]
 ) -> None:
     model, run = model_on(shape, names, names[-1]), run_of(spec)
+    if len(axes) == 2:  # layers are divided beside experts
+        model[3].weight = model_on((2, 2), ("any", "tp"), "tp")[1].weight
     assert arrives_divided(model)
     part = local_part(placed(model).detach()).clone()
     arrival = Arrival(model, run, None)
@@ -79,8 +81,10 @@ def test_what_is_divided_goes_on_the_axes_of_the_run_that_have_its_ranks(
     assert weight.device_mesh == run.device_mesh[axes]
     assert weight.shape == (8, 8)
     assert torch.equal(local_part(weight.detach()), part)
-    assert list(map(id, arrival.spread if "dp_shard" in axes else arrival.layers)) == [id(weight)]
-    assert not (arrival.layers if "dp_shard" in axes else arrival.spread)
+    assert list(map(id, arrival.spread)) == ([id(weight)] if "dp_shard" in axes else [])
+    assert list(map(id, arrival.layers)) == (
+        [] if axes == ("dp_shard",) else [id(model[3 if len(axes) == 2 else 1].weight)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,6 +105,13 @@ def test_a_mesh_that_contradicts_that_of_the_run_is_refused(
     axis = None if names is None else next((name for name in names if name in ("tp", "ep")), names[0])
     with pytest.raises(ArrivalError, match=words):
         Arrival(model_on(shape, names, axis), run_of(spec), None)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_layers_that_were_to_be_divided_and_are_not_are_refused() -> None:
+    """Their ranks would send the same tokens to experts twice."""
+    with pytest.raises(ArrivalError, match="arrives with whole layers, and the run is to divide them over tp_size=2;"):
+        Arrival(model_on((1, 4), ("efsdp", "ep"), "ep"), run_of(MeshSpec(shard=2, tensor=2)), None)
 
 
 @pytest.mark.usefixtures("ranks")

@@ -59,7 +59,7 @@ def write_models(folder: Path) -> None:
         made.from_config(config).double().save_pretrained(folder / name)
 
 
-def load(folder: Path, arrival: Arrival) -> Any:
+def load(folder: Path, arrival: Arrival, dtype: str = "float64") -> Any:
     """What `from_pretrained` gives, in training mode, with a loss in float64."""
     from transformers import AutoModelForCausalLM
     from transformers.distributed.configuration_utils import DistributedConfig
@@ -68,7 +68,7 @@ def load(folder: Path, arrival: Arrival) -> Any:
     ways: dict[str, Any] = {"distributed_config": DistributedConfig(**sizes)} if sizes else {}
     if arrival.model != "llama":
         ways["experts_implementation"] = "eager"  # the others have no float64
-    model = AutoModelForCausalLM.from_pretrained(folder / arrival.model, **ways)
+    model = AutoModelForCausalLM.from_pretrained(folder / arrival.model, dtype=dtype, **ways)
     model.loss_function = loss_in_its_dtype
     for module in model.modules():
         if type(module).__name__.endswith("TopKRouter"):

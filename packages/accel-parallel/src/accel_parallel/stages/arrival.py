@@ -15,7 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
-from accel_parallel.sharded.undo import put_in_place
+from accel_parallel.sharded.undo import put_in_place, undo_sharding
+from accel_parallel.stages.tensor_plan import Plan
 
 #: the axes of Transformers' meshes that divide layers, experts, and parts of either
 LAYERS, EXPERTS, PARTS = "tp", "ep", ("fsdp", "efsdp")
@@ -115,6 +116,11 @@ class Arrival:
                 f"prepare on rank {run.topology.rank}: {type(model).__name__} arrives divided, and not as this run is"
                 " arranged:\n  " + "\n  ".join(lines)
             )
+        if run.mesh.tensor > 1 and not self.layers:
+            raise ArrivalError(
+                f"prepare on rank {run.topology.rank}: {type(model).__name__} arrives with whole layers, and the run is"
+                f" to divide them over tp_size={run.mesh.tensor}; load it with this tp_size, or leave it out"
+            )
         put_in_place(model, new_of)
 
     def _axes(self, mesh: DeviceMesh) -> tuple[Axis, ...] | str:
@@ -161,6 +167,40 @@ class Arrival:
         )
         (self.spread if spread else self.layers).append(placed)
         return placed
+
+
+def take(model: nn.Module, run: Run, masters: torch.dtype | None, plan: Plan | None) -> Arrival:
+    """Return the division of a model that arrives divided, with the parts of layers whole for each rank.
+
+    Args:
+        model: The model, which is changed.
+        run: The current run, with a mesh.
+        masters: Dtype that trained parameters in half precision get; None leaves them.
+        plan: Plan of the script for layers, which contradicts the model.
+
+    Raises:
+        ArrivalError: The run cannot take the model. The message says why, and what to do.
+
+    Collective:
+        Every rank must call.
+    """
+    if plan is not None:
+        raise ArrivalError(
+            f"tp_plan is given, and {type(model).__name__} arrives with its layers divided; leave out tp_plan, or"
+            " load the model whole"
+        )
+    if any({"base_layer", "lora_A", "lora_B"} <= set(dict(one.named_children())) for one in model.modules()):
+        raise ArrivalError(
+            f"{type(model).__name__} arrives divided, and has adapters (LoRA), which are not: load the model whole,"
+            " and let prepare divide it with its adapters, by ParallelismConfig(tp_size=...)"
+        )
+    if model._compiled_call_impl is not None:
+        raise ArrivalError(
+            f"torch.compile of the whole model, and {type(model).__name__} arrives divided: compile block by block,"
+            " by TorchDynamoPlugin(use_regional_compilation=True)"
+        )
+    undo_sharding(model)
+    return Arrival(model, run, masters)
 
 
 def average_over_samples(parameters: Iterable[nn.Parameter], ranks: int) -> None:

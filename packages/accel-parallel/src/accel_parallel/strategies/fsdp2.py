@@ -35,9 +35,8 @@ from accel_parallel.sharded.model_exchanges import ModelExchanges
 from accel_parallel.sharded.numbers import guard_numbers
 from accel_parallel.sharded.refusals import refuse_mixed_dtypes, refuse_sharded_parts, refuse_sparse
 from accel_parallel.sharded.steps import ShardedSteps
-from accel_parallel.sharded.undo import undo_sharding
 from accel_parallel.sharded.unused_parameter_check import UnusedParameterCheck
-from accel_parallel.stages.arrival import Arrival, ArrivalError, arrives_divided, average_over_samples
+from accel_parallel.stages.arrival import arrives_divided, average_over_samples, take
 from accel_parallel.stages.gradient_comparison import GradientComparison
 from accel_parallel.stages.tensor_parallel import parallelize, share_generators
 from accel_parallel.stages.tensor_plan import Plan, styles_of
@@ -128,12 +127,15 @@ class Fsdp2(Strategy):
         before = list(model.named_parameters(remove_duplicate=False))
         refuse_sparse(model)
         precision = self._precision(policy)
+        whole_everywhere = self._whole(model, half=precision.param_dtype is not None)
+        source = self._source(model, run, whole_everywhere) if not arrives else None
         facts = ModelFacts.of(model)
         facts.agree(run.transport, f"prepare ({self.name})")
         masters = torch.float32 if precision.param_dtype is not None else None
-        arrival = self._taken(model, run, masters) if arrives else None
-        whole_everywhere = self._whole(model, half=precision.param_dtype is not None)
-        source = self._source(model, run, whole_everywhere) if arrival is None else None
+        arrival = None
+        if arrives:
+            arrival = take(model, run, masters, self.tensor_plan)
+            whole_everywhere = self._whole(model, half=precision.param_dtype is not None)
         whole = _mesh_of(run)
         data = (Axis.REPLICATE, Axis.SHARD) if run.mesh.replicate > 1 else (Axis.SHARD,)
         mesh = whole[tuple(map(str, data))]
@@ -222,16 +224,6 @@ class Fsdp2(Strategy):
             self.steps.models.append(exchanges)
         if self.steps.torch.missed is None:
             self.steps.torch.missed = MissedGradients(run, exchanges.groups, exchanges.everywhere, self._late)
-
-    def _taken(self, model: nn.Module, run: Run, masters: torch.dtype | None) -> Arrival:
-        """Return the division of a model that arrives divided, with the parts of layers whole for each rank."""
-        if self.tensor_plan is not None:
-            raise ArrivalError(
-                f"tp_plan is given, and {type(model).__name__} arrives with its layers divided; leave out tp_plan, or"
-                " load the model whole"
-            )
-        undo_sharding(model)
-        return Arrival(model, run, masters)
 
     def _source(self, model: nn.Module, run: Run, whole: set[nn.Parameter]) -> RankZeroSource | None:
         """Return the weights, if only rank 0 has them, and the plugin allows that."""
