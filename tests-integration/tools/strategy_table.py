@@ -21,6 +21,8 @@ FOLDERS = {
 STRATEGIES = ("single", "ddp", "fsdp2", "HSDP", "tp", "fsdp2 + tp", "deepspeed", "spmd")
 #: ways to divide sequences, beside ddp or fsdp2, whose tests are the same
 SEQUENCES = ("sp", "cp")
+#: a model whose layers Transformers has divided
+ARRIVED = "arrived"
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,16 +330,54 @@ OF_SEQUENCES: Row = {
 }
 
 
+_TAKEN = "together/arriving_models/two_processes_train_a_model_that_arrives_divided_as_one"
+_OF_ARRIVED = "together/arriving_features/a_feature_does_with_a_divided_model_what_it_does_with_a_whole_one"
+_HALF_ARRIVED = "together/arriving_features/half_precision_trains_within_its_digits"
+_TAKEN_ON = "together/arriving_models/a_run_goes_on_with_layers_and_experts_divided_otherwise"
+_NOT_ARRIVED = "together/arriving_features/what_goes_with_no_divided_model_is_refused"
+#: what a model does that arrives divided
+OF_ARRIVED: Row = {
+    "models of Transformers": yes(_TAKEN),
+    "accumulation": yes(_TAKEN),
+    "`clip_grad_norm_`": yes(_TAKEN),
+    "`clip_grad_value_`": yes(_OF_ARRIVED),
+    "weighted losses": yes(_OF_ARRIVED),
+    "bf16": yes(_HALF_ARRIVED),
+    "fp16": yes(_HALF_ARRIVED),
+    "an fp16 overflow on one rank skips the step of all": yes(_HALF_ARRIVED),
+    "tied weights": yes(_TAKEN),
+    "frozen weights": yes(_OF_ARRIVED),
+    "adapters (peft)": refused(_NOT_ARRIVED, "adapters"),
+    "activation checkpointing": yes(_OF_ARRIVED),
+    "torch.compile, block by block": yes(_OF_ARRIVED),
+    "torch.compile, the whole model": refused(_NOT_ARRIVED, "torch.compile"),
+    "torch.compile and activation checkpointing": refused(
+        "accel/sharding_refused/wrong_setups_are_refused_in_words", "torch.compile cannot recompute layers"
+    ),
+    "two models, two optimizers": yes(_OF_ARRIVED),
+    "`gather_for_metrics`": yes(_OF_ARRIVED),
+    "`save_state`, `load_state`": yes(_TAKEN_ON),
+    "a checkpoint of another strategy": yes(_TAKEN_ON),
+    "`save_state(asynchronous=True)`": yes(_OF_ARRIVED),
+    "`save_model`, `get_state_dict`": yes(_OF_ARRIVED),
+    "weights of a model on meta": EMPTY,
+    "`no_sync`": yes(_OF_ARRIVED),
+    "`join_uneven_inputs`": refused(_NOT_ARRIVED, "each forward gathers weights from all ranks"),
+    "`LocalSGD`": refused(_NOT_ARRIVED, "each rank holds a part of each parameter, and cannot train alone"),
+}
+
+
 def all_cells() -> dict[str, list[Cell | str]]:
     """The cells of each feature, in the order of the columns."""
     return {
-        feature: [*cells.values(), *[OF_SEQUENCES[feature]] * len(SEQUENCES)] for feature, cells in FEATURES.items()
+        feature: [*cells.values(), *[OF_SEQUENCES[feature]] * len(SEQUENCES), OF_ARRIVED[feature]]
+        for feature, cells in FEATURES.items()
     }
 
 
 def table() -> str:
     """One row for each feature."""
-    columns = (*STRATEGIES, *SEQUENCES)
+    columns = (*STRATEGIES, *SEQUENCES, ARRIVED)
     rows = [f"| | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
     for feature, cells in all_cells().items():
         texts = [cell.text if isinstance(cell, Cell) else cell for cell in cells]
