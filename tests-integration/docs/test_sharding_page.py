@@ -21,7 +21,8 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
 def processes_of(block: str) -> int:
     """The product of the sizes that a block names; without sizes it is for two processes."""
-    return prod(map(int, re.findall(r"_size=(\d)", block) or [2]))
+    sizes = dict(re.findall(r"(tp|shard|replicate)_size=(\d)", block))
+    return prod(map(int, sizes.values())) if sizes else 2
 
 
 def run_blocks(processes: int) -> int:

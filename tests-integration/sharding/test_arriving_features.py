@@ -178,6 +178,7 @@ def run_all(models: Path, arrival: Arrival, folder: Path) -> list[Any]:
     return [feature(models, arrival, folder / feature.__name__) for feature in FEATURES]
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # by Dynamo
 def test_a_feature_does_with_a_divided_model_what_it_does_with_a_whole_one(
     world: MakePool, models: Path, tmp_path: Path
 ) -> None:
