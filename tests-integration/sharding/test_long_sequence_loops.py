@@ -14,6 +14,7 @@ from accel_testing import MakePool
 from long_sequences.models import LongCase, loss_in_its_dtype, make_model, rows_of
 from long_sequences.own_model import LENGTH, VOCABULARY, Own
 from torch import Tensor
+from torch.nn.functional import cross_entropy, pad
 from torch.utils.data import DataLoader
 from whole_tensors import whole
 
@@ -65,6 +66,51 @@ def test_a_model_and_a_loss_of_a_script_train_as_one(world: MakePool, sizes: dic
     wanted = own_loop({}, False)
     for recompute in (False, True):
         for found in world(2).run(own_loop, sizes, recompute):
+            torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+def own_losses(sizes: dict[str, Any]) -> list[Any]:
+    """Losses with label smoothing, a z-loss and weights, by both ways to divide them; weights, and hits by token."""
+    release()
+    accelerator = Accelerator(
+        cpu=True, gradient_accumulation_steps=2, parallelism_config=ParallelismConfig(**sizes) if sizes else None
+    )
+    torch.manual_seed(1)
+    model: Any = Own().double()
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+    random, found = torch.Generator().manual_seed(6), []
+    for step in range(6):
+        tokens = torch.randint(0, VOCABULARY, (2, LENGTH), generator=random)
+        weights = torch.rand(2, LENGTH, generator=random, dtype=torch.float64)
+        with accelerator.accumulate(model):
+            logits = model(tokens)
+            with torch.no_grad():
+                teacher = model(tokens)
+            targets = accel_sequence.part(pad(tokens[:, 1:], (0, 1), value=-100), fill=-100)
+            mine = accel_sequence.part(weights)
+            losses = cross_entropy(logits.mT, targets, label_smoothing=0.1, reduction="none")
+            losses = losses + 0.1 * logits.logsumexp(-1).square()
+            losses = losses + (logits - accel_sequence.part(teacher) / 2).square().sum(-1)
+            loss = accel_sequence.total((losses * mine).sum())
+            if step < 4:
+                accelerator.backward(loss, weight=weights.sum())
+            else:
+                accelerator.backward(loss / accel_sequence.total(mine.sum()))
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(loss.item())
+    model.eval()
+    with torch.no_grad():
+        hits = (model(tokens).argmax(-1) == accel_sequence.part(tokens)).sum()
+        found.append(accel_sequence.total(hits).item())
+    state = accelerator.unwrap_model(model).state_dict()
+    return [found, {name: whole(value) for name, value in state.items()}]
+
+
+def test_losses_of_a_script_by_part_and_total_are_those_of_one_process(world: MakePool) -> None:
+    wanted = own_losses({})
+    for sizes in ({"sp_size": 2}, {"cp_size": 2}):
+        for found in world(2).run(own_losses, sizes):
             torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
 

@@ -2,7 +2,7 @@
 
 from accel_sequence.attention import attention
 from accel_sequence.division import CannotDivide
-from accel_sequence.loss import loss, whole
+from accel_sequence.loss import loss, part, total, whole
 from accel_sequence.positions import positions
 
-__all__ = ["CannotDivide", "attention", "loss", "positions", "whole"]
+__all__ = ["CannotDivide", "attention", "loss", "part", "positions", "total", "whole"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from accel_sequence.block import Pattern, split_dim
-from accel_sequence.division import CannotDivide, current
+from accel_sequence.division import CannotDivide, Division, current
 from accel_sequence.heads import key_heads_for, to_heads, to_parts
 from accel_sequence.ring import RingPlan, ring_attention, with_sinks
 
@@ -21,11 +23,13 @@ def attention(
     window: int | None = None,
     sinks: torch.Tensor | None = None,
     dropout_p: float = 0.0,
+    real: torch.Tensor | None = None,
+    documents: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the attention of queries to the keys of whole sequences, of which this rank has a part.
 
-    Outside of a forward that is divided, it is that of the sequences as they are. Padding and packed documents are
-    those of the batch.
+    Outside of a forward that is divided, it is that of the sequences as they are. Names of a forward's arguments imply
+    nothing here: padding and packed documents are what is given.
 
     Args:
         query: Queries.
@@ -36,12 +40,15 @@ def attention(
         window: Queries see keys at less than this distance.
         sinks: The score of a sink for each head, which takes its share of attention and has no value.
         dropout_p: Share of the weights that is dropped.
+        real: Keys that count, and are no padding.
+        documents: The number of the document of each token; queries see keys of their own.
 
     Raises:
         CannotDivide: Heads do not divide, or weights are dropped where keys travel.
 
     Shape:
-        query (B, H, T, D), key (B, K, T, D), value (B, K, T, D), sinks (H,); returned (B, H, T, D)
+        query (B, H, T, D), key (B, K, T, D), value (B, K, T, D), sinks (H,); returned (B, H, T, D);
+        real and documents (B or 1, T), of the part or of whole sequences
 
     Collective:
         In a forward that is divided, every rank that shares the sequences must call, and call backward.
@@ -54,11 +61,12 @@ def attention(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     division = current()
     if division is None:
-        return _whole(query, key, value, Pattern(is_causal, window), scale, sinks, dropout_p)
-    division.attended += 1
-    # no query that counts is after the padding at the end
-    real = division.real if is_causal or division.real is not None else division.end(query.device)
-    pattern = Pattern(is_causal, window, real, division.documents)
+        return _whole(query, key, value, Pattern(is_causal, window, real, documents), scale, sinks, dropout_p)
+    real, documents = _joined(real, division.real, division), _joined(documents, division.documents, division, -1)
+    if real is None and not is_causal:
+        # of causal queries none that counts is after the padding at the end
+        real = division.end(query.device)
+    pattern = Pattern(is_causal, window, real, documents)
     ranks = division.ranks
     if ranks.ring is not None and dropout_p > 0:
         raise CannotDivide(
@@ -86,6 +94,13 @@ def attention(
     return out if heads is None else to_parts(out, heads)
 
 
+def _joined(x: torch.Tensor | None, known: torch.Tensor | None, division: Division, fill: int = 0) -> Any:
+    """Return what a model gives for its keys, of a part or of whole sequences, or what is known of the batch."""
+    if x is None:
+        return known
+    return division.pad(division.whole(x.long()) if x.shape[1] == division.part else x.long(), 1, fill)
+
+
 def _whole(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -100,18 +115,16 @@ def _whole(
     if sinks is None and (dropout_p > 0 or pattern.is_plain):
         everything = slice(0, length)
         mask = None if pattern.is_plain else pattern.mask(everything, everything, query.device)
-        # the watch over attention that goes around is one of torch functions
-        with torch._C.DisableTorchFunction():
-            return scaled_dot_product_attention(
-                query,
-                key,
-                value,
-                attn_mask=mask,
-                is_causal=pattern.causal and mask is None,
-                scale=scale,
-                dropout_p=dropout_p,
-                enable_gqa=key.shape[1] != query.shape[1],
-            )
+        return scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            is_causal=pattern.causal and mask is None,
+            scale=scale,
+            dropout_p=dropout_p,
+            enable_gqa=key.shape[1] != query.shape[1],
+        )
     if dropout_p > 0:
         raise CannotDivide(
             f"attention with sinks drops {dropout_p:g} of its weights, which is not computed here; set the dropout of"

@@ -72,7 +72,7 @@ class Pattern:
             same = self.documents[:, None, queries, None] == self.documents[:, None, None, keys]
             seen = same if seen is None else seen & same
         if self.real is not None:
-            real = self.real[:, None, None, keys]
+            real = self.real[:, None, None, keys].bool()
             seen = real if seen is None else seen & real
         return seen
 

@@ -49,10 +49,8 @@ class Division:
         length: The length of the sequences.
         real: Positions that are no padding of the script's, by row; all without it.
         documents: The number of the document of each position; one without it.
-        attended: How often attention was computed.
-        losses: How often the loss was computed.
-        asked_positions: Whether the model has asked for positions.
         superseded: Whether a forward of whole outputs came after.
+        spent: Whether a backward has begun at its outputs.
 
     Shape:
         real and documents (B or 1, padded length)
@@ -62,10 +60,8 @@ class Division:
     length: int
     real: torch.Tensor | None = None
     documents: torch.Tensor | None = None
-    attended: int = 0
-    losses: int = 0
-    asked_positions: bool = False
     superseded: bool = False
+    spent: bool = False
 
     @property
     def padded(self) -> int:
@@ -78,7 +74,7 @@ class Division:
         return self.padded // self.ranks.layout.size
 
     def positions(self, device: torch.device | str | None = None) -> torch.Tensor:
-        """Return the places of this rank's part in the whole sequence, of which padding has the last.
+        """Return the places of this rank's part in the whole sequence, of which padding has the first.
 
         Args:
             device: Where to make them.
@@ -86,8 +82,7 @@ class Division:
         Shape:
             (1, part)
         """
-        places = self.ranks.layout.positions(self.ranks.all.rank, self.padded)
-        return places.clamp(max=self.length - 1).to(device)[None]
+        return self.local(torch.arange(self.length, device=device)[None])
 
     def end(self, device: torch.device) -> torch.Tensor | None:
         """Return where padding at the end is not, or None if there is none.
@@ -109,7 +104,15 @@ class Division:
             x: A tensor of the whole sequence.
             dim: The dim of the sequence.
             value: The number of what is added.
+
+        Raises:
+            CannotDivide: It is not as long as the sequences.
         """
+        if x.shape[dim] != self.length:
+            raise CannotDivide(
+                f"a tensor of shape {tuple(x.shape)} has no part of sequences of {self.length} tokens; give it as the"
+                " loader does: whole, not shifted, and not divided already"
+            )
         missing = self.padded - x.shape[dim]
         if not missing:
             return x
@@ -164,12 +167,36 @@ class _Sum(torch.autograd.Function):
         return gradient * ctx.size, None
 
 
-_ACTIVE: ContextVar[Division | None] = ContextVar("accel_sequence_division", default=None)
+_ACTIVE: ContextVar[Division | None] = ContextVar("accel_sequence_division")
 
 
 def active() -> Division | None:
     """Return the division of the forward that runs, or None."""
-    return _ACTIVE.get()
+    return _ACTIVE.get(None)
+
+
+def latest() -> Division | None:
+    """Return the division of the forward that runs, and outside of forwards that of the newest with gradients."""
+    return _ACTIVE.get(newest())
+
+
+def of_results() -> Division | None:
+    """Return the division of what a script computes from the outputs of the newest forward, or None for whole ones.
+
+    Raises:
+        CannotDivide: A forward without gradients came after one whose backward has not come, so nobody knows of which.
+    """
+    division = current() or latest()
+    if division is None or not division.superseded:
+        return division
+    if division.spent:
+        return None
+    if not torch.is_grad_enabled():
+        raise CannotDivide(
+            "a forward without gradients came after one that waits for its backward, and has whole outputs where the"
+            " other has parts; call this with gradients enabled for the outputs of parts, or after their backward"
+        )
+    return division
 
 
 def current() -> Division | None:
@@ -178,7 +205,7 @@ def current() -> Division | None:
     Raises:
         CannotDivide: A backward runs again what belongs to no forward that is known.
     """
-    division, task = _ACTIVE.get(), torch._C._current_graph_task_id()
+    division, task = _ACTIVE.get(None), torch._C._current_graph_task_id()
     if division is not None or task == -1 or newest() is None:
         return division
     if not _IN_BACKWARD or _IN_BACKWARD[0][0] != task:
@@ -193,6 +220,7 @@ def announce(outputs: Sequence[torch.Tensor], division: Division) -> None:
     """Let backwards that begin at outputs of a forward know its division."""
 
     def begin(_: torch.Tensor) -> None:
+        division.spent = True
         _IN_BACKWARD[:] = [(torch._C._current_graph_task_id(), division)]
 
     for output in outputs:

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch.nn.functional import cross_entropy, pad
 
-from accel_sequence.division import CannotDivide, active, newest
+from accel_sequence.division import CannotDivide, latest, of_results
 
 IGNORED = -100
 
@@ -50,10 +50,9 @@ def loss(
     Collective:
         Every rank that shares the sequences must call.
     """
-    division = active() or newest()
+    division = latest()
     targets = targets_of(labels, shifted=shifted)
     if division is not None and (logits.shape[1], labels.shape[1]) == (division.part, division.length):
-        division.losses += 1
         local = division.local(targets, -1, IGNORED)
         total = division.shared_sum(_sum(logits, local))
     elif logits.shape[1] == labels.shape[1]:
@@ -61,8 +60,8 @@ def loss(
     else:
         raise CannotDivide(
             f"loss: logits have {logits.shape[1]} positions and labels {labels.shape[1]}, and are not of the newest"
-            " forward that was divided; give logits of the newest forward of the prepared model, and labels of whole"
-            " sequences, as the loader gives them"
+            " forward that was divided; give its logits as they are, and labels as the loader does: instead of"
+            " labels[:, 1:] with shifted=True, whole labels with shifted=False"
         )
     return total / (targets != IGNORED).sum() if reduction == "mean" else total
 
@@ -75,6 +74,8 @@ def _sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def whole(x: torch.Tensor, dim: int = 1) -> torch.Tensor:
     """Return a result of the newest forward for whole sequences, without gradients.
 
+    Losses of several parts are summed by `total`, which has gradients.
+
     Args:
         x: A tensor of this rank's part, such as predictions, or of whole sequences, which comes back as it is.
         dim: The dim of the sequence.
@@ -85,7 +86,7 @@ def whole(x: torch.Tensor, dim: int = 1) -> torch.Tensor:
     Collective:
         Every rank that shares the sequences must call.
     """
-    division = active() or newest()
+    division = latest()
     if division is None or x.shape[dim] != division.part:
         return x
     if division.superseded:
@@ -94,3 +95,38 @@ def whole(x: torch.Tensor, dim: int = 1) -> torch.Tensor:
             " that came after; call it right after the forward, and not for outputs without gradients"
         )
     return division.whole(x, dim)
+
+
+def part(x: torch.Tensor, dim: int = 1, *, fill: float = 0) -> torch.Tensor:
+    """Return what a tensor of whole sequences has for the part of this rank, as the newest forward was divided.
+
+    On one process, and after a forward without gradients, whose outputs are whole, it comes back as it is.
+
+    Args:
+        x: A tensor of whole sequences, as the loader gives it.
+        dim: The dim of the sequence.
+        fill: The number for tokens that were added to divide the length.
+
+    Raises:
+        CannotDivide: It is not as long as the sequences, or nobody knows of which forward.
+    """
+    division = of_results()
+    return x if division is None else division.local(x, dim, fill)
+
+
+def total(x: torch.Tensor) -> torch.Tensor:
+    """Return the sum of what the ranks have computed for their parts, the same on each, with gradients.
+
+    On one process, and after a forward without gradients, whose outputs are whole, it comes back as it is.
+
+    Args:
+        x: A sum over the tokens of the part, in which those that were added count nothing.
+
+    Raises:
+        CannotDivide: Nobody knows of which forward.
+
+    Collective:
+        Every rank that shares the sequences must call.
+    """
+    division = of_results()
+    return x if division is None else division.shared_sum(x)
