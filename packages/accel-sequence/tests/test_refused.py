@@ -160,6 +160,11 @@ FORWARDS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
         {},
         "Then fails on its first 6 tokens, or on a part of these: .* accel_sequence.part",
     ),
+    "a loss of all labels": (
+        lambda: Then(lambda x: functional.cross_entropy(x.flatten(0, 1), TOKENS.flatten() % 4)),
+        {},
+        "Then fails on its first 6 tokens, or on a part of these: .* accel_sequence.part",
+    ),
     "a pooled output": (lambda: Then(lambda x: x[:, 0]), {}, OTHER + r"what it returns, of shape \(2, 4\)"),
     "an output of another length": (lambda: Then(lambda x: x[:, 1:]), {}, OTHER + r"what it returns, of shape"),
     "an attention of torch": (

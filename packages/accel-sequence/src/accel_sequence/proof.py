@@ -85,7 +85,9 @@ def prove(model: nn.Module, whole: Callable[[], Any], parts: Callable[[], Any], 
         with torch.no_grad():
             _run(model, whole, keep)
             _run(model, parts, compare)
-    except (IndexError, RuntimeError, TypeError) as error:
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, CannotDivide):
+            raise
         raise CannotDivide(
             f"{name} fails on its first {division.length} tokens, or on a part of these: {error}; labels stay whole,"
             " and accel_sequence.part gives those of a part"
