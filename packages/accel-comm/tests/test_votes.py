@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -14,6 +17,7 @@ import pytest
 from accel_comm import CollectiveMismatch
 from accel_comm.errors import PeerLost
 from accel_comm.flight_recorder import FlightRecorder
+from accel_comm.transports import posted
 from accel_comm.transports.agreement import TreeAgreement
 from accel_comm.transports.peer_errors import PeerErrors
 from accel_comm.transports.posted_votes import PostedVotes
@@ -279,6 +283,36 @@ def test_a_call_begins_when_the_votes_before_it_are_over() -> None:
             other.agree("gather")
         with pytest.raises(CollectiveMismatch, match="rank 1: gather"):
             call.result()
+
+
+def test_a_series_whose_vote_has_failed_posts_no_other() -> None:
+    """It would meet what the others call next."""
+    one, other = far_ranks(2)
+    votes = one.series()
+    votes.cast(True)
+    for rank in (other, one):  # the error of the vote is raised by another call, and caught
+        with pytest.raises(CollectiveMismatch):
+            rank.agree("barrier")
+    with pytest.raises(CollectiveMismatch, match=r"next batch \(vote 1\)"):
+        votes.cast(True)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(one.agree, "barrier")
+        assert other.agree("barrier") == call.result() == [b""]
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_forked_process_ends_no_wait_of_its_parent() -> None:
+    """It has none of the threads that wait, but the connections."""
+    asked = multiprocessing.get_context("fork").SimpleQueue()
+    ended = threading.Event()
+    posted.post(ended.wait, None, lambda: asked.put("abandoned"))
+    child = os.fork()
+    if child == 0:
+        posted._end()
+        os._exit(0)
+    assert os.waitpid(child, 0) == (child, 0)
+    ended.set()
+    assert asked.empty()
 
 
 def test_ranks_at_different_posted_votes_are_refused() -> None:

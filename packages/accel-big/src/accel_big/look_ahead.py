@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, final
 
 import torch
@@ -128,7 +129,8 @@ class LookAhead:
         for following in (unit for unit in chain if unit not in self._kept):
             pending = self._ahead.get(following)
             if pending is None and following not in self._sent and following.users == 0:
-                self._ahead[following] = self._reader.submit(following.read, ahead=True)
+                with suppress(RuntimeError):  # Python ends, and takes no more work: a forward reads by itself
+                    self._ahead[following] = self._reader.submit(following.read, ahead=True)
             elif pending is not None and pending.done() and sends and self._sent_bytes + following.size <= most // 2:
                 self._send(following, self._ahead.pop(following).result())
 

@@ -165,6 +165,19 @@ def test_tensors_of_other_classes_are_left_alone(net: Net, tmp_path: Path) -> No
     assert [name for name, parameter in model.named_parameters() if not parameter.is_meta] == ["blocks.1.0.weight"]
 
 
+def test_a_model_runs_when_python_ends_and_its_reader_takes_no_more_work(net: Net, tmp_path: Path) -> None:
+    """In a thread that outlives the main one, and in an exit handler: Python has ended all executors before."""
+    expected = net(X)
+    model = disk_offload(net, tmp_path, execution_device=torch.device("cpu"))
+    for look_ahead in look_ahead_module._ALL:
+        look_ahead._room_bytes = 0  # else it keeps what it has read
+    model(X)
+    for look_ahead in look_ahead_module._ALL:
+        look_ahead._reader.shutdown()
+    for _ in range(3):
+        assert torch.equal(model(X), expected)
+
+
 def test_threads_may_call_one_model(net: Net, tmp_path: Path) -> None:
     """S144."""
     model = disk_offload(copy.deepcopy(net), tmp_path)

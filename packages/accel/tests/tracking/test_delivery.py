@@ -76,7 +76,7 @@ def test_what_was_logged_by_an_accelerator_that_is_gone_is_recorded(tmp_path: Pa
     assert thread.is_alive()
 
 
-@pytest.mark.parametrize("log_kwargs", [{"local": None}, {"local": {1: 2}}, ["local"], {1: {}}])
+@pytest.mark.parametrize("log_kwargs", [{"local": None}, {"local": {1: 2}}, ["local"], [], {1: {}}])
 def test_arguments_for_trackers_that_are_none_are_told_at_once(tmp_path: Path, log_kwargs: Any) -> None:
     accelerator = Accelerator(cpu=True, log_with="local", project_dir=tmp_path)
     accelerator.init_trackers("project")

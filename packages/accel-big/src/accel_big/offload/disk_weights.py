@@ -172,7 +172,7 @@ def read_index(index: Mapping[str, Mapping[str, Any]], folder: Path | None) -> d
     found, problems = {}, []
     for name, entry in index.items():
         dtype = vars(torch).get(str(entry.get("dtype", "")).removeprefix("torch."))
-        if "safetensors_file" not in entry:
+        if entry.get("safetensors_file") is None:
             if folder is None or not isinstance(dtype, torch.dtype):
                 problems.append(f"{name}: expected a safetensors_file, or a folder and a dtype, found {dict(entry)}")
             else:

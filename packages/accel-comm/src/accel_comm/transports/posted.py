@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -35,10 +36,10 @@ def post(exchange: Callable[[], T], before: Future[Any] | None, abandon: Callabl
         except BaseException as error:  # noqa: BLE001 - whoever reads the result raises it
             future.set_exception(error)
 
-    _under_way[future] = abandon
-    future.add_done_callback(_under_way.pop)
     # 11 µs; `threading.Thread` takes 75, in which it waits for its thread to begin
     _thread.start_new_thread(run, ())
+    _under_way[future] = abandon
+    future.add_done_callback(_under_way.pop)
     return future
 
 
@@ -50,3 +51,7 @@ def _end() -> None:
         for abandon in list(_under_way.values()):
             abandon()
         time.sleep(0.001)
+
+
+# a forked process has none of the threads, and an end of their waits would close connections of its parent
+os.register_at_fork(after_in_child=_under_way.clear)

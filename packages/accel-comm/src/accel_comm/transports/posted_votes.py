@@ -30,6 +30,8 @@ class PostedVotes(Votes):
     def cast(self, yes: bool) -> bool:
         """Post a vote, and wait for the others' votes before."""
         before = self._newest if self._cast else None
+        if before is not None and before.done() and before.exception() is not None:
+            self._read(before)  # raises before another vote is posted, which the others would not meet
         self._cast += 1
         self._recorder.number += 1
         self._newest = self._agreement.post(f"{self._what} (vote {self._cast})", yes)

@@ -38,7 +38,7 @@ def _checked(method: str, step: Any, own: Any) -> tuple[int | None, PerTracker]:
     except TypeError:
         raise TypeError(f"{method}(step={step!r}): expected a whole number, or None for the step after") from None
     try:
-        return step, {name: dict(**given) for name, given in dict(**(own or {})).items()}
+        return step, {name: dict(**given) for name, given in dict(**({} if own is None else own)).items()}
     except TypeError as error:
         raise TypeError(
             f"{method}(log_kwargs={own!r}): expected a dictionary of arguments for each tracker, such as"
