@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from accel_amp import local_part
 from accel_parallel import ParallelismConfig
+from accel_parallel.sharded.parameter_groups import parameter_groups
 from accel_parallel.sharded.undo import undo_sharding
 from accel_parallel.stages.arrival import Arrival, ArrivalError, arrives_divided, refuse_divided
 from accel_state.mesh import MeshSpec
@@ -134,8 +135,9 @@ def test_a_model_says_by_which_sizes_it_is_divided() -> None:
 
 
 @pytest.mark.parametrize("ranks", [2], indirect=True)
+@pytest.mark.parametrize("is_oldest", [False, True])
 @pytest.mark.usefixtures("ranks")
-def test_sharding_is_undone_as_if_it_had_never_been() -> None:
+def test_sharding_is_undone_as_if_it_had_never_been(is_oldest: bool) -> None:
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("fsdp", "tp"))
     model = model_on((1, 2), ("any", "tp"), "tp")
     inputs, head = torch.ones(2, 8), cast("Callable[[torch.Tensor], torch.Tensor]", model[3])
@@ -144,6 +146,10 @@ def test_sharding_is_undone_as_if_it_had_never_been() -> None:
     fully_shard([model[0], model[3]], mesh=mesh["fsdp"])
     fully_shard(model, mesh=mesh["fsdp"])
     assert arrives_divided(model)
+    for held in [held for group in parameter_groups(model) for held in group.fsdp_params] if is_oldest else ():
+        divided = vars(held).pop("_unsharded_dtensor_spec", None)
+        if divided is not None:
+            held._tp_spec = divided  # as torch 2.9 calls it
     undo_sharding(model)
     assert type(model) is nn.Sequential
     assert not any(isinstance(module, FSDPModule) for module in model.modules())

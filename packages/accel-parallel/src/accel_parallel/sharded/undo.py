@@ -75,10 +75,16 @@ def _gathered(parameter: Any, held: Any, mesh_info: Any) -> nn.Parameter:
         ranks = mesh if mesh.ndim == 1 else mesh[mesh.mesh_dim_names[mesh_info.shard_mesh_dim]]
         shape, stride = held._orig_size, held._contiguous_orig_stride
         whole = _divided(whole, ranks, [Shard(held.fsdp_placement.dim)], shape, stride).full_tensor()
-    spec = held._unsharded_dtensor_spec
+    spec = _spec_of(held)
     if spec is not None:
         whole = _divided(whole, spec.mesh, spec.placements, spec.shape, spec.stride)
     return nn.Parameter(whole, requires_grad=parameter.requires_grad)
+
+
+def _spec_of(held: Any) -> Any:
+    """Return how a parameter was divided before `fully_shard`, or None if it was whole."""
+    # torch 2.9 calls it _tp_spec, and sets it for divided parameters only
+    return getattr(held, "_unsharded_dtensor_spec", None) or getattr(held, "_tp_spec", None)
 
 
 def _divided(part: torch.Tensor, mesh: Any, placements: Any, shape: Any, stride: Any) -> DTensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import torch
+import torch.distributed as dist
 from accel_amp import local_part
 from accel_comm import AccelError
 from accel_state import Run
@@ -45,13 +46,11 @@ def sizes_of(model: nn.Module) -> dict[str, int]:
     meshes = _meshes(model)
     if not meshes:
         raise ArrivalError(f"{type(model).__name__} is whole on each process: say which sizes it is to be divided by")
-    # a part of a mesh knows the whole mesh
-    ranks = max(mesh._get_root_mesh().size() for mesh in meshes)
     sizes: dict[str, int] = {}
     for mesh in meshes:
         sizes |= dict(zip(mesh.mesh_dim_names or (*[""] * (mesh.ndim - 1), LAYERS), mesh.shape, strict=True))
     layers, shard = sizes.get(LAYERS, 1), sizes.get(PARTS[0], 1)
-    return {"dp_replicate_size": ranks // layers // shard, "dp_shard_size": shard, "tp_size": layers}
+    return {"dp_replicate_size": dist.get_world_size() // layers // shard, "dp_shard_size": shard, "tp_size": layers}
 
 
 def refuse_divided(model: nn.Module, strategy: str, run: Run) -> None:
