@@ -125,10 +125,13 @@ class RunMonitor:
             self.reach("evaluation")
             return
         self._look()
-        # samples that fill up a last batch come last
-        batch = self._state.accelerator.gradient_state.active
-        real = batch.tail.real[self._injector.rank] if batch and batch.tail else None
-        self._step.samples += sample_digests([arguments, named])[:real]
+        accelerator = self._state.accelerator
+        # samples that fill up a last batch come last, and processes that share layers or sequences have the same ones
+        data_rank, others = divmod(self._injector.rank, accelerator.run.mesh.replicas)
+        batch = accelerator.gradient_state.active
+        real = batch.tail.real[data_rank] if batch and batch.tail else None
+        if others == 0:
+            self._step.samples += sample_digests([arguments, named])[:real]
         self._trained = True
         self.reach("forward")
 
