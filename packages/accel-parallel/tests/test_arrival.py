@@ -134,6 +134,19 @@ def test_a_model_says_by_which_sizes_it_is_divided() -> None:
         refuse_divided(by_layers, "ddp", run_of(MeshSpec(tensor=4)))
 
 
+@pytest.mark.parametrize("names", [("fsdp",), ("fsdp", "tp")])
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.usefixtures("ranks")
+def test_what_a_user_has_sharded_is_left_as_it_is(names: tuple[str, ...], is_whole: bool) -> None:
+    """A common name of an axis says nothing about who has made it."""
+    mesh = init_device_mesh("cpu", (4,) if len(names) == 1 else (2, 2), mesh_dim_names=names)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)) if len(names) == 1 else model_on((2, 2), names, "tp")
+    fully_shard(model if is_whole else model[0], mesh=mesh["fsdp"])
+    assert not arrives_divided(model)
+    with pytest.raises(ArrivalError, match=r"is sharded already \(fully_shard\), and the strategy 'ddp' takes whole"):
+        refuse_divided(model, "ddp", run_of(MeshSpec(tensor=4)))
+
+
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 @pytest.mark.parametrize("is_oldest", [False, True])
 @pytest.mark.usefixtures("ranks")
@@ -145,7 +158,10 @@ def test_sharding_is_undone_as_if_it_had_never_been(is_oldest: bool) -> None:
     names = vars(model).keys()
     fully_shard([model[0], model[3]], mesh=mesh["fsdp"])
     fully_shard(model, mesh=mesh["fsdp"])
+    note: Any = SimpleNamespace(distributed_config=SimpleNamespace(dp_size=2))
+    model.config = note
     assert arrives_divided(model)
+    del model.config
     for held in [held for group in parameter_groups(model) for held in group.fsdp_params] if is_oldest else ():
         divided = vars(held).pop("_unsharded_dtensor_spec", None)
         if divided is not None:

@@ -30,11 +30,14 @@ class ArrivalError(AccelError, ValueError):
 
 
 def arrives_divided(model: nn.Module) -> bool:
-    """Return whether another library has divided parameters of a model over processes, which no run has prepared."""
-    names = {name for mesh in _meshes(model) for name in mesh.mesh_dim_names or ()}
-    if not isinstance(model, FSDPModule):
-        return bool(_meshes(model)) and str(Axis.SHARD) not in names
-    return not names.isdisjoint((*PARTS, EXPERTS))
+    """Return whether another library has divided parameters of a model over processes, which no run has prepared.
+
+    A model that its user has sharded does not: what was chosen for it would be lost.
+    """
+    names = _names(_meshes(model))
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        return _sharded_while_loading(model) and not names.isdisjoint((*PARTS, EXPERTS))
+    return bool(_meshes(model)) and str(Axis.SHARD) not in names
 
 
 def sizes_of(model: nn.Module) -> dict[str, int]:
@@ -54,7 +57,7 @@ def sizes_of(model: nn.Module) -> dict[str, int]:
 
 
 def refuse_divided(model: nn.Module, strategy: str, run: Run) -> None:
-    """Raise if a model arrives divided, for a strategy that cannot take such models.
+    """Raise if a model comes divided, for a strategy that cannot take such models.
 
     Args:
         model: The model.
@@ -62,7 +65,7 @@ def refuse_divided(model: nn.Module, strategy: str, run: Run) -> None:
         run: The current run.
 
     Raises:
-        ArrivalError: It is divided.
+        ArrivalError: It is divided, or its user has sharded it.
     """
     if arrives_divided(model):
         sizes = ", ".join(f"{name}={size}" for name, size in sizes_of(model).items() if size > 1)
@@ -70,6 +73,13 @@ def refuse_divided(model: nn.Module, strategy: str, run: Run) -> None:
             f"prepare on rank {run.topology.rank}: {type(model).__name__} arrives divided over processes ({sizes}),"
             f" and the strategy {strategy!r} takes whole models only; tell the run of it by"
             f" Accelerator(parallelism_config=ParallelismConfig({sizes})), which leaves the strategy to accel"
+        )
+    sharded = any(isinstance(module, FSDPModule) for module in model.modules())
+    if sharded and any(mesh.size() > 1 and str(Axis.SHARD) not in _names([mesh]) for mesh in _meshes(model)):
+        raise ArrivalError(
+            f"prepare on rank {run.topology.rank}: {type(model).__name__} is sharded already (fully_shard), and the"
+            f" strategy {strategy!r} takes whole models only; leave fully_shard to prepare, or take"
+            " Accelerator(strategy='fsdp2')"
         )
 
 
@@ -208,6 +218,16 @@ def average_over_samples(parameters: Iterable[nn.Parameter], ranks: int) -> None
     for parameter in parameters:
         if parameter.requires_grad:
             parameter.register_hook(mean)  # type: ignore[no-untyped-call] # of torch
+
+
+def _sharded_while_loading(model: nn.Module) -> bool:
+    """Return whether Transformers has sharded a model, which notes in its config over how many ranks."""
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    return any(getattr(getattr(config, "distributed_config", None), "dp_size", 1) > 1 for config in configs)
+
+
+def _names(meshes: Iterable[DeviceMesh]) -> set[str]:
+    return {name for mesh in meshes for name in mesh.mesh_dim_names or ()}
 
 
 def _meshes(model: nn.Module) -> list[DeviceMesh]:
