@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from accel_amp import local_part
 from accel_parallel import ParallelismConfig
 from accel_parallel.sharded.parameter_groups import parameter_groups
 from accel_parallel.sharded.undo import undo_sharding
-from accel_parallel.stages.arrival import Arrival, ArrivalError, arrives_divided, refuse_divided
+from accel_parallel.stages.arrival import Arrival, ArrivalError, arrives_divided, refuse_divided, take
 from accel_state.mesh import MeshSpec
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -113,6 +114,18 @@ def test_layers_that_were_to_be_divided_and_are_not_are_refused() -> None:
     """Their ranks would send the same tokens to experts twice."""
     with pytest.raises(ArrivalError, match="arrives with whole layers, and the run is to divide them over tp_size=2;"):
         Arrival(model_on((1, 4), ("efsdp", "ep"), "ep"), run_of(MeshSpec(shard=2, tensor=2)), None)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_deep_copy_computes_with_the_original_and_is_refused() -> None:
+    """A forward that Transformers puts over that of a layer holds the layer, and a copy has the same forward."""
+    model, run = model_on((4,), ("tp",)), run_of(MeshSpec(tensor=4))
+    layer = model[1]
+    layer.forward = lambda inputs: type(layer).forward(layer, inputs)
+    copied = deepcopy(model)
+    with pytest.raises(ArrivalError, match=r"^1 of Sequential computes with .* another model, .* a second time"):
+        take(copied, run, None, None)
+    take(model, run, None, None)
 
 
 @pytest.mark.usefixtures("ranks")

@@ -198,6 +198,11 @@ def take(model: nn.Module, run: Run, masters: torch.dtype | None, plan: Plan | N
             f"tp_plan is given, and {type(model).__name__} arrives with its layers divided; leave out tp_plan, or"
             " load the model whole"
         )
+    if copied := _of_others(model):
+        raise ArrivalError(
+            f"{copied[0]} of {type(model).__name__} computes with a layer of another model, as in a deep copy of a"
+            " model that arrives divided: load it a second time, by from_pretrained, in place of the copy"
+        )
     if any({"base_layer", "lora_A", "lora_B"} <= set(dict(one.named_children())) for one in model.modules()):
         raise ArrivalError(
             f"{type(model).__name__} arrives divided, and has adapters (LoRA), which are not: load the model whole,"
@@ -224,6 +229,17 @@ def _sharded_while_loading(model: nn.Module) -> bool:
     """Return whether Transformers has sharded a model, which notes in its config over how many ranks."""
     configs = [getattr(module, "config", None) for module in model.modules()]
     return any(getattr(getattr(config, "distributed_config", None), "dp_size", 1) > 1 for config in configs)
+
+
+def _of_others(model: nn.Module) -> list[str]:
+    """Return the paths of modules whose forward holds a module that is not in the model."""
+    own = set(model.modules())
+    return [
+        path
+        for path, module in model.named_modules()
+        for cell in getattr(vars(module).get("forward"), "__closure__", None) or ()
+        if isinstance(cell.cell_contents, nn.Module) and cell.cell_contents not in own
+    ]
 
 
 def _names(meshes: Iterable[DeviceMesh]) -> set[str]:
