@@ -7,7 +7,8 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from accel_big.estimate_map import MapEstimate, Share, join_neighbours
-from accel_big.estimate_text import human, printable
+from accel_big.estimate_text import human
+from accel_state.failure_file import printable
 
 #: of devices: two shades, which parts have in turn
 _SHADES = {"cpu": ("#eab08e", "#f3cdb7"), "disk": ("#93c99f", "#bfe0c6")}

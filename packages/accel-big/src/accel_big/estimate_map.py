@@ -114,14 +114,17 @@ def map_estimate(model: nn.Module, memory: dict[int | str, int], dtype: str) -> 
     )
 
 
-def join_neighbours(names: Iterable[str]) -> list[str]:
-    """Return the same names, of which numbered neighbours are one: layers.0, layers.1 and layers.2 are layers.0-2."""
+def join_neighbours(parts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return the same parts, of which numbered neighbours are one: layers.0, layers.1 and layers.2 are layers.0-2."""
+    found: list[tuple[str, int]] = []
 
-    def stem(placed: tuple[int, str]) -> tuple[str, int]:
-        place, name = placed
+    def stem(numbered: tuple[int, tuple[str, int]]) -> tuple[str, int]:
+        place, (name, _) = numbered
         split = _NUMBERED.fullmatch(name)
         return (name, 0) if split is None else (split[1], place - int(split[2]))
 
-    groups = [[name for _, name in group] for _, group in groupby(enumerate(names), key=stem)]
-    joined = [first + "".join(f"-{name.rpartition('.')[2]}" for name in rest[-1:]) for first, *rest in groups]
-    return [name or "all of it" for name in joined]
+    for _, group in groupby(enumerate(parts), key=stem):
+        names, sizes = zip(*(part for _, part in group), strict=True)
+        last = names[-1].rpartition(".")[2]
+        found.append((names[0] if len(names) == 1 else f"{names[0]}-{last}", sum(sizes)))
+    return [(name or "all of it", size) for name, size in found]

@@ -115,7 +115,7 @@ def _maps(maps: Sequence[MapEstimate]) -> Iterator[str]:
         first, *rest = columns([[found.dtype, "allowed", "taken", "left"], *cells])
         yield f"{first}  parts"
         for line, share in zip(rest, found.shares, strict=True):
-            parts = ", ".join(join_neighbours(name for name, _ in share.parts)) or "nothing"
+            parts = ", ".join(name for name, _ in join_neighbours(share.parts)) or "nothing"
             yield from textwrap.wrap(f"{line}  {parts}", WIDTH, subsequent_indent=" " * (len(first) + 2))
     if maps:
         yield from ["", *textwrap.wrap(ROOM_KEPT, WIDTH)]
