@@ -57,9 +57,9 @@ def test_a_model_that_fits_nowhere_is_said_with_its_numbers() -> None:
 
 
 def test_numbered_neighbours_are_one() -> None:
-    names = ["embed", "h.0", "h.1", "h.2", "h.4.up", "h.5", "h.6", "g.7"]
-    assert join_neighbours(names) == ["embed", "h.0-2", "h.4.up", "h.5-6", "g.7"]
-    assert join_neighbours([""]) == ["all of it"]
+    parts = [("embed", 1), ("h.0", 2), ("h.1", 2), ("h.2", 2), ("h.4.up", 3), ("h.5", 2), ("h.6", 2), ("g.7", 1)]
+    assert join_neighbours(parts) == [("embed", 1), ("h.0-2", 6), ("h.4.up", 3), ("h.5-6", 4), ("g.7", 1)]
+    assert join_neighbours([("", 7)]) == [("all of it", 7)]
 
 
 def test_devices_are_named_by_index_and_all_that_is_wrong_is_told() -> None:
