@@ -75,7 +75,7 @@ def copy_newest(source: Path, folder: Path) -> Path | None:
     finally:
         if not named:
             stage.abandon()
-    return stage.target if named else None
+    return stage.target if named else copy_newest(source, folder)  # another job has taken the number meanwhile
 
 
 def retain(folder: Path, limit: int, filesystem: Filesystem | None = None, *, parts: bool = True) -> list[Path]:

@@ -1,6 +1,7 @@
 """A checkpoint that is copied to another folder, as from memory to the disk: whole, under the next number, or not."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,6 +37,27 @@ def test_one_that_is_as_new_on_the_disk_is_enough(written: str, steps: int, copi
     save(tmp_path / "disk", 1, written, steps)
     assert (copy_newest(tmp_path / "memory", tmp_path / "disk") is not None) is copied
     assert len(list_checkpoints(tmp_path / "disk")) == 1 + copied
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_a_number_that_another_job_takes_meanwhile_is_not_waited_for(
+    newer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is taken, unless what the other job has saved is as new."""
+    save(tmp_path / "memory", 0, "2026")
+    copy = StagedCheckpoint.copy
+
+    def slow(stage: StagedCheckpoint, *args: Any) -> None:
+        copy(stage, *args)
+        if not list_checkpoints(tmp_path / "disk"):
+            save(tmp_path / "disk", 0, "2027" if newer else "2025")
+
+    monkeypatch.setattr(StagedCheckpoint, "copy", slow)
+    copied = copy_newest(tmp_path / "memory", tmp_path / "disk")
+    assert copied == (None if newer else tmp_path / "disk" / "checkpoint_1")
+    written = [read_manifest(path).moment[0] for _, path in list_checkpoints(tmp_path / "disk")]
+    assert written == (["2027"] if newer else ["2025", "2026"])
+    assert len(list((tmp_path / "disk").iterdir())) == len(written)
 
 
 def test_one_that_is_not_whole_is_not_copied(tmp_path: Path) -> None:
