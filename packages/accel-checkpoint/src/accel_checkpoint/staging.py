@@ -93,7 +93,7 @@ class StagedCheckpoint:
             CheckpointError: A file of it is damaged, or the disk refuses.
         """
         for name, expected in manifest.files.items():
-            self.write(name, _read_pieces(source / name), expected)
+            self.write(name, read_pieces(source / name), expected)
         self.seal(manifest)
 
     def link(self, name: str, source: Path, digest: FileDigest) -> bool:
@@ -133,7 +133,7 @@ class StagedCheckpoint:
                     self.filesystem.flush_folder(path)
                 elif name not in self.files:
                     self.filesystem.flush_file(path)
-                    self.files[name] = FileDigest.of(_read_pieces(path))
+                    self.files[name] = FileDigest.of(read_pieces(path))
 
     def seal(self, manifest: Manifest) -> None:
         """Write the manifest as the last file, so that only the name is missing."""
@@ -254,7 +254,8 @@ def require_replaceable(target: Path) -> None:
             )
 
 
-def _read_pieces(path: Path) -> Iterator[bytes]:
+def read_pieces(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file, piece by piece."""
     with path.open("rb", buffering=0) as file:
         while piece := file.read(1 << 20):
             yield piece

@@ -11,12 +11,14 @@ import torch
 import torch.distributed as dist
 from accel import Accelerator
 from accel.checkpoint import machine_files
-from accel.checkpoint.machine_memories import merged
+from accel.checkpoint.consensus import RankConsensus
+from accel.checkpoint.machine_memories import MachineMemories, merged
 from accel.utils import ProjectConfiguration
-from accel_checkpoint import read_manifest, verify
+from accel_checkpoint import Manifest, StagedCheckpoint, read_manifest, verify
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.retention import list_checkpoints
 from accel_comm.transports import binomial_tree, point_to_point
+from accel_state import release
 from accel_testing import MakePool, RankFailure
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -135,6 +137,34 @@ def test_any_machine_of_a_sharded_model_may_go(ranks: int, each: int, world: Mak
     for lost in range(len(memories)):
         assert weights_without(lost, ranks) == whole
         assert weights_without(lost, ranks - each, replaced=False) == whole
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_machine_that_gets_a_part_keeps_all_else(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files in folders too, and on a disk that has no hard links."""
+    folder = tmp_path / "checkpoint_0"
+    stage = StagedCheckpoint(folder)
+    names = ["rank0", "rank1", "state", "inside/state"]
+    for name in names:
+        stage.write(name, [name.encode()])
+    stage.seal(Manifest({"written": "2026", "steps": 3}, stage.files, {}, [], {"model": names[:2]}))
+    stage.commit()
+    (folder / "rank0").unlink()
+
+    def exchange_files(folder: Path, *args: Any) -> None:
+        args[-1]().write("rank0", [b"rank0"])
+
+    monkeypatch.setattr("accel.checkpoint.machine_memories.exchange_files", exchange_files)
+    if not links:
+        monkeypatch.setattr(Filesystem, "link", lambda *_: False)
+    release()
+    processes = Accelerator(cpu=True).processes
+    memories = MachineMemories(processes, RankConsensus(processes), tmp_path)
+    memories._machines, memories._lacks = [0, 1], {folder: {0: ["rank0"], 1: ["rank1"]}}
+    memories.complete(folder)
+    assert verify(folder, read_manifest(folder)).problems == []
 
 
 def train_without_room(folder: str) -> None:

@@ -12,6 +12,7 @@ from accel_checkpoint import CheckpointError, FileDigest, StagedCheckpoint, is_w
 from accel_checkpoint.filesystem import file_sizes
 from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.retention import list_checkpoints
+from accel_checkpoint.staging import read_pieces
 from accel_state import ProcessControl
 
 from accel.checkpoint.consensus import RankConsensus, problems_of
@@ -91,7 +92,8 @@ class MachineMemories:
             stage = begin()
             if rank in lacks:
                 for name in manifest.files.keys() - stage.files.keys():
-                    stage.link(name, folder / name, manifest.files[name])
+                    if not stage.link(name, folder / name, manifest.files[name]):
+                        stage.write(name, read_pieces(folder / name), manifest.files[name])
                 stage.seal(manifest)
             stage.commit()
 
