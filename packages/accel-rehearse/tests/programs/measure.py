@@ -17,11 +17,14 @@ import torch.distributed as dist
 from accel import Accelerator
 from accel.optimizer import AcceleratedOptimizer
 from torch import nn
+from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-#: seconds after an exchange in which threads of gloo give back its tensors, so that the peak is not a matter of chance
+torchs: Any = distributed_c10d  # of which torch has given no types
+#: seconds after the end of an exchange in which a thread of gloo gives back its tensors: the profiler does not see that
+#: a thread frees memory, and would take it as held until the end
 PAUSE_S = 0.02
 WHOLE = {"_allgather_base_": 0, "_reduce_scatter_base_": 1, "allgather_": 0}
 
@@ -47,14 +50,20 @@ class Sent(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
 
 
 class Patient(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
-    """What waits after each exchange."""
+    """What waits for the end of each exchange, however late the others come, and a little longer."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         out = func(*args, **(kwargs or {}))
-        if func.namespace in ("c10d", "_c10d_functional"):
-            time.sleep(PAUSE_S)
+        # a message of one rank to another returns no tensors, and may wait for what is sent next
+        if func.namespace == "c10d" and isinstance(out, tuple):
+            torchs.Work.unbox(out[-1]).wait()
+        elif func.namespace == "_c10d_functional":
+            torch.ops._c10d_functional.wait_tensor(out)
+        else:
+            return out
+        time.sleep(PAUSE_S)
         return out
 
 
