@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.hidden_folder import lock_folder
 from accel_checkpoint.manifest import read_manifest
@@ -54,15 +53,13 @@ def copy_newest(source: Path, folder: Path) -> Path | None:
         folder: Folder of checkpoints, on any disk.
 
     Returns:
-        The new path, or None if there is nothing to copy, or the other folder has a checkpoint that is as new.
+        The new path, or None if no checkpoint is whole, or the other folder has a checkpoint that is as new.
 
     Raises:
-        CheckpointError: No checkpoint is whole, the newest is damaged, or the disk refuses.
+        CheckpointError: The newest is damaged, or the disk refuses.
     """
     newest, there = newest_whole(source), newest_whole(folder)
     if newest is None:
-        if list_checkpoints(source):
-            raise CheckpointError("it has only parts of a checkpoint, and other machines have the rest")
         return None
     manifest = read_manifest(newest)
     if there is not None and read_manifest(there).moment >= manifest.moment:

@@ -201,6 +201,38 @@ def test_a_damaged_checkpoint_in_memory_is_not_moved(tmp_path: Path, place: Path
     assert "is damaged" in said[0]
 
 
+def test_parts_of_which_other_machines_had_the_rest_are_said_to_be_lost(tmp_path: Path, place: Path) -> None:
+    project, said = tmp_path / "project", list[str]()
+    with with_memory(placed(tmp_path, place), said.append) as (mine, ended):
+        kept = in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 9)
+        (kept / "checkpoint_9" / "model.safetensors").unlink()
+        ended(FAILED)
+    assert list(place.iterdir()) == []
+    assert said == [
+        f"accel: the checkpoints of {project}/checkpoints in memory are lost: other machines had parts of each"
+    ]
+
+
+def test_a_disk_without_locks_is_left_as_it_was(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    refused(placed(tmp_path, place), f"no folder can be made in {place}: ")
+    assert list(place.iterdir()) == []
+
+
+def test_the_end_of_a_dead_folder_that_fails_keeps_no_lock(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("odd")
+
+    dead = dead_folder(place)
+    monkeypatch.setattr(job_folder, "end_folder", fail)
+    with pytest.raises(ValueError, match="odd"):
+        end_dead_folders(place, pytest.fail)
+    os.close(job_folder._lock(dead))
+
+
 @pytest.mark.parametrize("another", [True, False])
 def test_only_the_project_itself_gets_it_and_else_it_stays(another: bool, tmp_path: Path, place: Path) -> None:
     """Another container may have another project at the path, and a disk may be away for a while."""
@@ -241,6 +273,7 @@ def test_the_only_copy_stays_if_it_cannot_be_moved(
             (project / "checkpoints").touch()  # as a disk that refuses
         ended(FAILED)
     assert (kept / "checkpoint_9").is_dir()
+    assert (folder / ".ends").exists()  # others wait for its end, and count a day
     assert len(said) == 1
     assert f"it stays in {folder}/project for a day, " in said[0]
 

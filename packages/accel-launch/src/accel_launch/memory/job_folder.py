@@ -105,8 +105,12 @@ def end_folder(folder: Path, say: Callable[[str], None], *, well: bool = False) 
     """
     from accel_launch.memory.rescue import rescue
 
+    began = (folder / ENDING).exists()
+    if not began:  # since then a day is counted
+        with suppress(OSError):
+            (folder / ENDING).touch()
     keeps = [] if well else [kept for kept in folder.glob("*/") if any(kept.glob("checkpoints/*"))]
-    if all([rescue(kept, say) for kept in keeps]) or ((folder / ENDING).exists() and _is_old(folder)):
+    if all([rescue(kept, say) for kept in keeps]) or (began and _is_old(folder)):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -139,10 +143,10 @@ def end_dead_folder(folder: Path, say: Callable[[str], None] = lambda words: Non
                     return
                 time.sleep(0.05)
                 continue
-            if not (folder / ENDING).exists():  # since then a day is counted
-                (folder / ENDING).touch()
-            end_folder(folder, say)
-            os.close(lock)
+            try:
+                end_folder(folder, say)
+            finally:
+                os.close(lock)
             return  # what could not be moved stays
 
 
@@ -171,7 +175,11 @@ def _make(folder: Path) -> int:
     """Make a folder that is of this process, and return its lock, which all processes of this machine see."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700)
-    lock = _lock(folder)
+    try:
+        lock = _lock(folder)
+    except OSError:  # a disk without locks
+        folder.rmdir()
+        raise
     (folder / MARKER).write_text(_machine())  # others look at it only now
     return lock
 

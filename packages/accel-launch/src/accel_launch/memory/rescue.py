@@ -23,10 +23,13 @@ def rescue(folder: Path, say: Callable[[str], None]) -> bool:
     """
     project, identity = project_of(folder)
     try:
+        from accel_checkpoint.retention import copy_newest, list_checkpoints, newest_whole
+
+        if list_checkpoints(folder / CHECKPOINTS) and newest_whole(folder / CHECKPOINTS) is None:
+            say(f"accel: the checkpoints of {project} in memory are lost: other machines had parts of each")
+            return True
         if tuple(os.stat(project.parent)[1:3]) != identity:
             raise FileNotFoundError("this is not the project that it was taken for, or the disk is not there")
-        from accel_checkpoint.retention import copy_newest
-
         moved = copy_newest(folder / CHECKPOINTS, project)
     except Exception as error:  # noqa: BLE001 - whatever fails, the only copy is to stay
         stays = f"it stays in {folder} for a day, and each launch on this machine tries again"
