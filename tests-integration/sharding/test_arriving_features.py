@@ -25,6 +25,7 @@ TOKENS = torch.randint(0, VOCABULARY, (6, 2, 9), generator=torch.Generator().man
 STEPS = 3
 WHOLE = ALONE._replace(model="mixtral")
 DIVIDED = Arrival("mixtral", {"tp_size": 2}, {"tp_size": 2})
+SPREAD = Arrival("mixtral", {"fsdp_size": 2, "ep_size": 2}, {"dp_shard_size": 2})
 
 
 class Loop:
@@ -209,13 +210,14 @@ def in_half(models: Path, arrival: Arrival) -> list[tuple[list[float], bool]]:
 
 
 def test_half_precision_trains_within_its_digits(world: MakePool, models: Path) -> None:
-    """A model that routes to experts may route otherwise by a digit: one with layers alone."""
-    wanted = in_half(models, ALONE._replace(model="llama"))
-    for found in world(2).run(in_half, models, DIVIDED._replace(model="llama")):
-        for (losses, skipped), (others, skipped_too) in zip(found, wanted, strict=True):
-            assert skipped == skipped_too
-            torch.testing.assert_close(losses, others, rtol=0, atol=2e-2)
-    assert wanted[1][1]
+    """Layers, and whole experts that are spread over ranks with samples of their own, which here are the same."""
+    for divided in (DIVIDED._replace(model="llama"), SPREAD):
+        wanted = in_half(models, ALONE._replace(model=divided.model))
+        for found in world(2).run(in_half, models, divided):
+            for (losses, skipped), (others, skipped_too) in zip(found, wanted, strict=True):
+                assert skipped == skipped_too
+                torch.testing.assert_close(losses, others, rtol=0, atol=2e-2)
+        assert wanted[1][1]
 
 
 def words_of(make: Callable[..., object], *args: object) -> str:
