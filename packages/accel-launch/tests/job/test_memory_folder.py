@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from accel_checkpoint import Manifest, StagedCheckpoint, read_manifest
+from accel_checkpoint.filesystem import identity_of
 from accel_checkpoint.inspect import run as inspect
 from accel_checkpoint.retention import list_checkpoints
 from accel_launch.cli.launch_command import resolve_options
@@ -93,7 +94,7 @@ def in_memory(folder: Path, project: Path, *numbers: int) -> Path:
     project.mkdir(exist_ok=True)
     kept = folder / "project"
     kept.mkdir()
-    about = {"checkpoints": str(project / "checkpoints"), "identity": os.stat(project)[1:3]}
+    about = {"checkpoints": str(project / "checkpoints"), "identity": identity_of(project)}
     (kept / "project.json").write_text(json.dumps(about))
     for number in numbers:
         save(kept / "checkpoints", number)
@@ -239,6 +240,9 @@ def test_only_the_project_itself_gets_it_and_else_it_stays(another: bool, tmp_pa
     project, away, said = tmp_path / "project", tmp_path / "away", list[str]()
     dead = dead_folder(place)
     in_memory(dead, project, 9)
+    note = dead / "project" / "project.json"
+    about = json.loads(note.read_text())
+    note.write_text(json.dumps(about | {"identity": ["of another container", *about["identity"][1:]]}))
     project.rename(away)
     if another:
         project.mkdir()
@@ -256,6 +260,18 @@ def test_only_the_project_itself_gets_it_and_else_it_stays(another: bool, tmp_pa
     assert steps_of(project) == [9]
     assert list(place.iterdir()) == []
     assert [path.name for path in project.iterdir()] == ["checkpoints"]
+
+
+def test_a_disk_that_was_mounted_again_gets_it(tmp_path: Path, place: Path) -> None:
+    project = tmp_path / "project"
+    with with_memory(placed(tmp_path, place), lambda words: None) as (mine, ended):
+        kept = in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 9)
+        project.rename(tmp_path / "before")
+        project.mkdir()  # of another number
+        assert json.loads((kept.parent / "project.json").read_text())["identity"] != identity_of(project)
+        ended(FAILED)
+    assert steps_of(project) == [9]
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize("lacks", ["room", "package"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,12 +22,14 @@ def rescue(folder: Path, say: Callable[[str], None]) -> bool:
     """
     project, identity = project_of(folder)
     try:
+        from accel_checkpoint.filesystem import identity_of
         from accel_checkpoint.retention import copy_newest, list_checkpoints, newest_whole
 
         if list_checkpoints(folder / CHECKPOINTS) and newest_whole(folder / CHECKPOINTS) is None:
             say(f"accel: the checkpoints of {project} in memory are lost: other machines had parts of each")
             return True
-        if tuple(os.stat(project.parent)[1:3]) != identity:
+        here = identity_of(project.parent)
+        if here[:1] != identity[:1] and here[1:] != identity[1:]:
             raise FileNotFoundError("this is not the project that it was taken for, or the disk is not there")
         moved = copy_newest(folder / CHECKPOINTS, project)
     except Exception as error:  # noqa: BLE001 - whatever fails, the only copy is to stay
@@ -40,7 +41,7 @@ def rescue(folder: Path, say: Callable[[str], None]) -> bool:
     return True
 
 
-def project_of(folder: Path) -> tuple[Path, tuple[int, ...]]:
+def project_of(folder: Path) -> tuple[Path, list[str | int]]:
     """Return the folder of the checkpoints of the project that a folder in memory belongs to.
 
     Returns:
@@ -49,9 +50,9 @@ def project_of(folder: Path) -> tuple[Path, tuple[int, ...]]:
     """
     try:
         about = json.loads((folder / PROJECT).read_text(encoding="utf-8"))
-        return Path(about[CHECKPOINTS]), tuple(about["identity"])
+        return Path(about[CHECKPOINTS]), list(about["identity"])
     except (OSError, ValueError, LookupError, TypeError):
-        return folder, ()
+        return folder, []
 
 
 def in_memory_of(path: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, final
 
 from accel_checkpoint import CheckpointError, Manifest
+from accel_checkpoint.filesystem import identity_of
 from accel_data.resume.epoch_pass import EpochPass
 from accel_state import CannotRun, ProcessControl
 from accel_state.environ import MEMORY_CHECKPOINT_EVERY, MEMORY_CHECKPOINTS
@@ -97,7 +98,7 @@ class MemoryCheckpoints:
             with suppress(OSError):  # the first that is due says that the folder is gone
                 folder.mkdir(exist_ok=True)
                 # another container may have another project at the same path
-                about = {"checkpoints": str(place), "identity": os.stat(place.parent)[1:3]}
+                about = {"checkpoints": str(place), "identity": identity_of(place.parent)}
                 (folder / PROJECT).write_text(json.dumps(about), encoding="utf-8")
         registry.components.accumulation.before_batch = self.before_batch
 
