@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from accel import Accelerator
+from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.memory_room import room_for
 from accel_state import release
 from torch import nn
@@ -97,6 +98,13 @@ def test_memory_that_goes_away_is_told_once_and_made_by_no_worker(
     model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(TensorDataset(torch.ones(12, 1))))
     accelerator.resume()
     kept: Any = accelerator.checkpoints.memory
+    exchange, asked = RankConsensus.exchange, list[str]()
+
+    def noted(consensus: RankConsensus, what: str, statement: Any) -> list[Any]:
+        asked.append(what)
+        return exchange(consensus, what, statement)
+
+    monkeypatch.setattr(RankConsensus, "exchange", noted)
     for step, (inputs,) in enumerate(loader):
         accelerator.backward(model(inputs).mean())
         optimizer.step()
@@ -104,4 +112,5 @@ def test_memory_that_goes_away_is_told_once_and_made_by_no_worker(
         if step == 5 and not before:
             shutil.rmtree(folder)
     assert not folder.exists()
+    assert asked.count("checkpoint in memory: due") <= 6  # every second step, and not every one
     assert len([record for record in caplog.records if "is gone, as systems" in record.getMessage()]) == 1

@@ -197,6 +197,7 @@ class MemoryCheckpoints:
             self._consensus.warn_once(f"a checkpoint is not kept in memory: {AHEAD}")
         elif not all(there):
             self._consensus.warn_once(GONE)
+            self._clock.begin(step)
         elif self._clock.due(step, max(elapsed_s)) and not any(busy):
             self._save()
             self._clock.begin(step)
