@@ -9,6 +9,7 @@ import torch
 from accel import Accelerator
 from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.memory_room import room_for
+from accel_checkpoint import CheckpointError
 from accel_state import release
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -114,3 +115,28 @@ def test_memory_that_goes_away_is_told_once_and_made_by_no_worker(
     assert not folder.exists()
     assert asked.count("checkpoint in memory: due") <= 6  # every second step, and not every one
     assert len([record for record in caplog.records if "is gone, as systems" in record.getMessage()]) == 1
+
+
+def test_a_folder_whose_room_cannot_be_asked_for_is_told_to_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As any problem of one rank is, before the others wait for it."""
+    monkeypatch.setenv("ACCEL_MEMORY_CHECKPOINTS", str(folder))
+    monkeypatch.setenv("ACCEL_MEMORY_CHECKPOINT_EVERY", "2")
+
+    def fail(*_: object) -> None:
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr("accel.checkpoint.memory.room_for", fail)
+    release()
+    accelerator = Accelerator(cpu=True, project_dir=folder.parent / "project")
+    model: Any = nn.Linear(1, 1)
+    optimizer: Any = torch.optim.SGD(model.parameters())
+    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(TensorDataset(torch.ones(12, 1))))
+    accelerator.resume()
+
+    def train() -> None:
+        for (inputs,) in loader:
+            accelerator.backward(model(inputs).mean())
+            optimizer.step()
+
+    with pytest.raises(CheckpointError, match="Stale file handle"):
+        train()

@@ -108,7 +108,9 @@ class StateSaver:
             job = self._hooked(statement, models, weights) if self._registry.save_hooks else None
             contents = self._contents(models, weights, max_shard_size, by_all=by_all)
         kept = self._processes.run.topology.local_world_size * (1 if self._spread is None else 2) if by_all else 1
-        statement["problems"] += contents.problems or self._room(contents.size * kept)
+        room = list[str]()  # the others wait for what this rank says
+        failed = problems_of(lambda: room.extend(self._room(contents.size * kept)))
+        statement["problems"] += contents.problems or failed or room
         about = list[str]()
         if self._processes.is_main_process:  # a tracker may give what JSON has not
             words = "what the checkpoint is to say of the run: "
