@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from itertools import islice
+from functools import partial
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from accel.checkpoint import machine_files
 from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.machine_memories import MachineMemories, merged
 from accel.utils import ProjectConfiguration
-from accel_checkpoint import Manifest, StagedCheckpoint, read_manifest, verify
+from accel_checkpoint import CheckpointError, Manifest, StagedCheckpoint, read_manifest, verify
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.retention import list_checkpoints
 from accel_comm.transports import binomial_tree, point_to_point
@@ -186,6 +187,51 @@ def test_a_machine_without_room_is_told_on_all(world: MakePool, tmp_path: Path) 
         world(2).run(train_without_room, str(tmp_path))
     assert len(caught.value.errors) == 2
     assert not list((tmp_path / "memory-1").glob("*/checkpoints/*"))
+
+
+def exchange_with_a_file_that_is_gone(folder: str) -> tuple[list[str], str, int]:
+    """Exchange files of two messages and of none, of which a rank has lost one in the second round.
+
+    Returns:
+        The files that came in the first round, the error of the second, and how often files were mapped.
+    """
+    rank, path = dist.get_rank(), Path(folder) / str(dist.get_rank())
+    files = {name: (Filesystem(), b"x" * size) for name, size in ((f"large{rank}", 1500), (f"none{rank}", 0))}
+    path.mkdir()
+    digests = {name: disk.write(path / name, [content]) for name, (disk, content) in files.items()}
+    maps, come, said = list[Any](), list[str](), ""
+    from_file = torch.from_file
+
+    def mapped(*args: Any, **named: Any) -> torch.Tensor:
+        maps.append(args)
+        return from_file(*args, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine_files, "PIECE", 1000)
+        patch.setattr(torch, "from_file", mapped)
+        for round_ in range(2):
+            stage = StagedCheckpoint(path.with_name(f"to-{rank}-{round_}"))
+            try:
+                machine_files.exchange_files(
+                    path, [1 - rank], lambda: {1 - rank: digests}, [1 - rank], partial(next, repeat(stage))
+                )
+            except CheckpointError as error:
+                said = str(error)
+            come += stage.files
+            stage.abandon()
+            if rank == 1:
+                (path / "large1").unlink(missing_ok=True)
+    return come, said, len(maps)
+
+
+def test_a_file_that_is_gone_is_told_to_the_machine_that_waits_for_it(world: MakePool, tmp_path: Path) -> None:
+    """And each file is mapped once, however many messages it needs."""
+    first, second = world(2).run(exchange_with_a_file_that_is_gone, str(tmp_path), timeout_s=60)
+    assert first[0] == ["large1", "none1"]
+    assert second[0] == ["large0", "none0"] * 2
+    assert "large1" in first[1]
+    assert first[1] == second[1]
+    assert (first[2], second[2]) == (2, 2)
 
 
 def test_messages_in_the_background_meet_no_others() -> None:

@@ -25,7 +25,8 @@ PIECE = 1 << 26
 
 def exchange_files(
     folder: Path,
-    sent: Mapping[int, Mapping[str, FileDigest]],
+    receivers: Collection[int],
+    to_send: Callable[[], Mapping[int, Mapping[str, FileDigest]]],
     sources: Collection[int],
     begin: Callable[[], StagedCheckpoint],
 ) -> None:
@@ -35,26 +36,35 @@ def exchange_files(
 
     Args:
         folder: Folder of the files that are sent.
-        sent: The files for each rank.
+        receivers: The ranks to which this one sends.
+        to_send: Returns the files for each of them. If it raises, or a file cannot be read, they get that error.
         sources: The ranks that send to this one.
         begin: Returns the hidden folder to write into.
 
     Raises:
-        CheckpointError: Something could not be written, or is not what was sent.
+        CheckpointError: Something could not be read or written, here or where it comes from, or is not what was sent.
 
     Collective:
         Each rank that sends to this one, or to which this one sends, must call.
     """
     import torch.distributed as dist
 
-    messages = list[Any]()
-    for rank, files in sent.items():
-        about = json.dumps([[name, file.size, file.xxh3] for name, file in files.items()]).encode()
+    sent, mapped, messages = dict[int, Mapping[str, FileDigest]](), dict[str, torch.Tensor](), list[Any]()
+
+    def map_all() -> None:
+        asked = to_send()
+        for name, file in {name: file for files in asked.values() for name, file in files.items()}.items():
+            if file.size:  # a file without content cannot be mapped
+                mapped[name] = torch.from_file(str(folder / name), size=file.size, dtype=torch.uint8)
+        sent.update(asked)
+
+    problems = problems_of(map_all)  # before any message, as each receiver waits for one
+    for rank in receivers:
+        files = sent.get(rank, {})
+        about = json.dumps([problems, [[name, file.size, file.xxh3] for name, file in files.items()]]).encode()
         contents = [torch.tensor([len(about)], device="cpu"), torch.frombuffer(bytearray(about), dtype=torch.uint8)]
         for name, file in files.items():
-            for begun in range(0, file.size, PIECE):  # a file without content cannot be mapped
-                mapped = torch.from_file(str(folder / name), size=file.size, dtype=torch.uint8)
-                contents.append(mapped[begun : begun + PIECE])
+            contents += [mapped[name][begun : begun + PIECE] for begun in range(0, file.size, PIECE)]
         messages += [dist.isend(content, rank, tag=TAG) for content in contents]
 
     def pieces(source: int, size: int) -> Iterator[bytes]:
@@ -68,10 +78,11 @@ def exchange_files(
         stage.filesystem.remove(stage.path / name)  # a hook may have written it on each machine
         stage.write(name, content, file)
 
-    problems = list[str]()
     for source in sources:
         (length,) = pieces(source, 8)
-        for name, *digest in json.loads(b"".join(pieces(source, int.from_bytes(length, "little")))):
+        failed, listed = json.loads(b"".join(pieces(source, int.from_bytes(length, "little"))))
+        problems += failed
+        for name, *digest in listed:
             file = FileDigest(*digest)
             content = pieces(source, file.size)
             problems += problems_of(partial(write, name, file, content))
@@ -100,16 +111,22 @@ def spread(job: SaveJob, rank: int, first_of: Sequence[int]) -> None:
     """
     stage, keepers = job.begin(), keepers_of(first_of)
     parts = list(job.contents.parts.values())
-    sent = {keepers[rank]: {names[rank]: stage.files[names[rank]] for names in parts}}
+
+    def to_send() -> dict[int, dict[str, FileDigest]]:
+        sent = {keepers[rank]: {names[rank]: stage.files[names[rank]] for names in parts}}
+        if rank == 0:
+            rest = {
+                name: stage.files[name] for name in stage.files.keys() - {part for names in parts for part in names}
+            }
+            rest[MANIFEST] = FileDigest.of([read_manifest(stage.path).as_bytes()])
+            sent |= {first: rest | sent.get(first, {}) for first in receivers}
+        return sent
+
+    receivers = {keepers[rank]} if rank else set(first_of) - {0}
     sources = {source for source, keeper in enumerate(keepers) if keeper == rank}
-    if rank == 0:
-        rest = {name: stage.files[name] for name in stage.files.keys() - {part for names in parts for part in names}}
-        rest[MANIFEST] = FileDigest.of([read_manifest(stage.path).as_bytes()])
-        for first in set(first_of) - {0}:
-            sent[first] = rest | sent.get(first, {})
-    elif rank == first_of[rank]:
+    if rank and rank == first_of[rank]:
         sources.add(0)
-    exchange_files(stage.path, sent, sources, job.begin)
+    exchange_files(stage.path, receivers, to_send, sources, job.begin)
 
 
 def keepers_of(first_of: Sequence[int]) -> list[int]:

@@ -77,20 +77,22 @@ class MachineMemories:
         if not needy:
             return
         begin = cache(partial(StagedCheckpoint, folder))
+        receivers = set(needy) - {rank} if rank in lacks else set[int]()
+        sources = [one for one in lacks if rank in needy and one != rank]
+
+        def to_send() -> dict[int, dict[str, FileDigest]]:
+            manifest = read_manifest(folder)
+            files = {MANIFEST: FileDigest.of([manifest.as_bytes()]), **manifest.files}
+            own = [name for name in files if rank == next(first for first in lacks if name not in lacks[first])]
+            return {to: {name: files[name] for name in own if name in lacks.get(to, files)} for to in receivers}
 
         def bring() -> None:
-            sent = dict[int, dict[str, FileDigest]]()
-            if rank in lacks:
-                manifest = read_manifest(folder)
-                files = {MANIFEST: FileDigest.of([manifest.as_bytes()]), **manifest.files}
-                own = [name for name in files if rank == next(first for first in lacks if name not in lacks[first])]
-                for to in set(needy) - {rank}:
-                    sent[to] = {name: files[name] for name in own if name in lacks.get(to, files)}
-            exchange_files(folder, sent, [one for one in lacks if rank in needy and one != rank], begin)
+            exchange_files(folder, receivers, to_send if receivers else dict, sources, begin)
             if rank not in needy:
                 return
             stage = begin()
             if rank in lacks:
+                manifest = read_manifest(folder)
                 for name in manifest.files.keys() - stage.files.keys():
                     if not stage.link(name, folder / name, manifest.files[name]):
                         stage.write(name, read_pieces(folder / name), manifest.files[name])
