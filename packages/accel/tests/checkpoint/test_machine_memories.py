@@ -189,6 +189,28 @@ def test_a_machine_without_room_is_told_on_all(world: MakePool, tmp_path: Path) 
     assert not list((tmp_path / "memory-1").glob("*/checkpoints/*"))
 
 
+def resume_without_room_for_one(folder: str) -> tuple[Path | None, tuple[str, ...], float]:
+    """The second machine lacks all, and has no room for the newest."""
+    write = Filesystem.write
+
+    def refuse(self: Filesystem, path: Path, content: Any) -> Any:
+        if "checkpoint_1" in path.parent.name:
+            raise OSError(28, "No space left on device")
+        return write(self, path, content)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == 1:
+            patch.setattr(Filesystem, "write", refuse)
+        return train(folder, 1)
+
+
+def test_an_older_one_is_loaded_if_the_newest_cannot_be_brought(world: MakePool, tmp_path: Path) -> None:
+    world(2).run(train, str(tmp_path), None)
+    found = world(2).run(resume_without_room_for_one, str(tmp_path))
+    assert [path is not None and path.name for path, _, _ in found] == ["checkpoint_0"] * 2
+    assert [there for _, there, _ in found] == [("checkpoint_0", "checkpoint_1"), ("checkpoint_0",)]
+
+
 def exchange_with_a_file_that_is_gone(folder: str) -> tuple[list[str], str, int]:
     """Exchange files of two messages and of none, of which a rank has lost one in the second round.
 

@@ -118,10 +118,9 @@ class StateLoader:
     ) -> tuple[Path, Manifest] | CheckpointError | None:
         """Load the first checkpoint that is not damaged, or return the error if another job has moved one."""
         for place, lock in enumerate(locks, start=1):
-            if self._memory is not None:
-                self._memory.complete(lock.folder)
+            lost = [] if self._memory is None else self._memory.complete(lock.folder)
             with lock:
-                problems, checkpoint = self._verified(lock)
+                problems, checkpoint = (lost, None) if lost else self._verified(lock)
                 error = CheckpointError("\n".join([f"the checkpoint {lock.folder} cannot be loaded:", *problems]))
                 if checkpoint is not None:
                     try:
@@ -131,14 +130,14 @@ class StateLoader:
                     else:
                         self._apply_order(checkpoint)
                         return lock.folder, checkpoint.manifest
-                moved = self._consensus.exchange("load_state: moved", lock.was_moved())
+                moved = self._consensus.exchange("load_state: moved", not lost and lock.was_moved())
             if any(moved):
                 return error
             if checkpoint is not None or place == len(locks):
                 raise error
             if self._processes.is_main_process:
                 logger.warning(
-                    "the checkpoint %s is damaged, and the one before is loaded:\n%s",
+                    "the checkpoint %s cannot be loaded, and the one before is:\n%s",
                     *(lock.folder, "\n".join(problems)),
                 )
         return None

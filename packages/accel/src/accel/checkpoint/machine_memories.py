@@ -15,7 +15,7 @@ from accel_checkpoint.retention import list_checkpoints
 from accel_checkpoint.staging import read_pieces
 from accel_state import ProcessControl
 
-from accel.checkpoint.consensus import RankConsensus, problems_of
+from accel.checkpoint.consensus import RankConsensus, by_rank, problems_of
 from accel.checkpoint.machine_files import exchange_files
 
 #: when a checkpoint was written, and after how many steps
@@ -60,14 +60,14 @@ class MachineMemories:
         memory = [(about[:2], self._folder / about[-2]) for about in reversed(whole)]
         return merged(list(zip(told[0][1], disk, strict=True)), memory)
 
-    def complete(self, folder: Path) -> None:
+    def complete(self, folder: Path) -> list[str]:
         """Send what machines lack of a checkpoint to them, from those that have it in memory.
 
         Args:
             folder: A checkpoint, which need not be in memory.
 
-        Raises:
-            CheckpointError: A machine has no room; raised on every process.
+        Returns:
+            Why a machine could not get it, as when it has no room, the same on all ranks; or nothing.
 
         Collective:
             Every process must call.
@@ -75,7 +75,7 @@ class MachineMemories:
         lacks, rank = self._lacks.get(folder, {}), self._processes.process_index
         needy = [machine for machine in self._machines if lacks and lacks.get(machine) != []]
         if not needy:
-            return
+            return []
         begin = cache(partial(StagedCheckpoint, folder))
         receivers = set(needy) - {rank} if rank in lacks else set[int]()
         sources = [one for one in lacks if rank in needy and one != rank]
@@ -102,8 +102,8 @@ class MachineMemories:
         problems = problems_of(bring)
         if problems and rank in needy:
             problems_of(lambda: begin().abandon())
-        about = f"the checkpoint {folder} could not be brought from the memory of another machine:"
-        self._consensus.require("resume: brought", about, problems)
+        lines = by_rank(self._consensus.exchange("resume: brought", problems))
+        return ["it could not be brought from the memory of another machine:", *lines] if lines else []
 
 
 def merged(disk: list[tuple[Moment, Path]], memory: list[tuple[Moment, Path]]) -> list[Path]:
