@@ -1,11 +1,15 @@
-"""Train by transformers' Trainer as a program for Accelerate, and print its log as JSON: sizes, rows, folder."""
+"""Train by transformers' Trainer as a program for Accelerate, and print its log as JSON: sizes, rows, folder.
+
+With the size `arrives` Transformers divides the layers of the model while it loads it.
+"""
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
-from accelerate import ParallelismConfig
+from accelerate import ParallelismConfig, PartialState
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
 
@@ -14,6 +18,14 @@ def main() -> None:
     set_seed(0)
     small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=64, num_key_value_heads=2, **small))  # type: ignore[arg-type]
+    if (arrives := sizes.pop("arrives", 1)) > 1:
+        from transformers.distributed.configuration_utils import DistributedConfig
+
+        written = Path(folder) / "model"
+        with PartialState().main_process_first():
+            if not written.exists():
+                model.save_pretrained(written)
+        model = LlamaForCausalLM.from_pretrained(written, distributed_config=DistributedConfig(tp_size=arrives))
     random = torch.Generator().manual_seed(1)
     data = []
     for row in range(32):

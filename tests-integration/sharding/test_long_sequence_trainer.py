@@ -1,4 +1,4 @@
-"""transformers' Trainer divides sequences as a program for Accelerate."""
+"""transformers' Trainer divides sequences, and takes models that arrive divided, as a program for Accelerate."""
 
 import json
 from importlib.util import find_spec
@@ -25,7 +25,12 @@ def run(folder: Path, sizes: dict[str, int], rows: int, processes: int) -> dict[
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "way", [({"cp_size": 2}, 4, 2), *in_soak(({"sp_size": 2}, 4, 2), ({"sp_size": 2, "dp_replicate_size": 2}, 2, 4))]
+    "way",
+    [
+        ({"cp_size": 2}, 4, 2),
+        ({"arrives": 2}, 4, 2),
+        *in_soak(({"sp_size": 2}, 4, 2), ({"sp_size": 2, "dp_replicate_size": 2}, 2, 4)),
+    ],
 )
 def test_the_trainer_counts_each_token_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: tuple[dict[str, int], int, int]

@@ -14,7 +14,7 @@ class CollectiveOps:
     """The calls by which a script gathers, reduces and pads nested tensors.
 
     Processes that hold parts of the same layers or sequences have the same samples, and count as one. For a program of
-    Accelerate, which divides by their number what it gathers, each of those that share sequences counts in `gather`.
+    Accelerate, which divides by their number what it gathers, each of them counts in `gather`.
 
     Args:
         run: The current run.
@@ -24,8 +24,7 @@ class CollectiveOps:
 
     def __init__(self, run: Run, accumulation: AccumulationState, *, as_accelerate: bool = False) -> None:
         self._world, self._transport = run.transport, run.data_transport
-        shares = run.mesh.context * run.mesh.sequence > 1
-        self._gathers = self._world if as_accelerate and shares else self._transport
+        self._gathers = self._world if as_accelerate else self._transport
         self._accumulation = accumulation
         self._triggered = False
 
