@@ -20,7 +20,7 @@ from accel_launch.cli.launch_command import resolve_options
 from accel_launch.job.job import Job, read_job
 from accel_launch.job.job_runner import supervised
 from accel_launch.memory import job_folder
-from accel_launch.memory.job_folder import end_dead_folders, job_folders, memory_place, with_memory
+from accel_launch.memory.job_folder import end_dead_folders, job_folders, with_memory
 from accel_launch.memory.rescue import in_memory_of
 from accel_launch.report.job_result import JobResult, ProcessExit
 from accel_state.environ import MEMORY_CHECKPOINTS
@@ -118,27 +118,12 @@ def dead_folder(place: Path) -> Path:
     return folder
 
 
-def test_the_place_is_a_tmpfs_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert memory_place(str(tmp_path)) == tmp_path
-    monkeypatch.setattr(job_folder, "SHARED_MEMORY", tmp_path)
-    assert memory_place(None) is None
-    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path)
-    assert memory_place(None) == tmp_path
-    tmp_path.rmdir()
-    assert memory_place(None) is None
-
-
 def test_checkpoints_without_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("accel_launch.memory.job_folder.memory_place", lambda named: None)
     asked = job(tmp_path, "--memory_checkpoint_every", "5")
     refused(asked, "there is no tmpfs at /dev/shm: name a folder of a local disk")
     with with_memory(job(tmp_path), pytest.fail) as (same, _):
         assert MEMORY_CHECKPOINTS not in same.environ
-
-
-def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    refused(placed(tmp_path, tmp_path / "file" / "in"), f"no folder can be made in {tmp_path}/file/in: ")
 
 
 def test_another_launcher_around_this_one_is_refused(tmp_path: Path) -> None:
@@ -212,26 +197,6 @@ def test_parts_of_which_other_machines_had_the_rest_are_said_to_be_lost(tmp_path
     assert said == [
         f"accel: the checkpoints of {project}/checkpoints in memory are lost: other machines had parts of each"
     ]
-
-
-def test_a_disk_without_locks_is_left_as_it_was(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    refused(placed(tmp_path, place), f"no folder can be made in {place}: ")
-    assert list(place.iterdir()) == []
-
-
-def test_the_end_of_a_dead_folder_that_fails_keeps_no_lock(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise ValueError("odd")
-
-    dead = dead_folder(place)
-    monkeypatch.setattr(job_folder, "end_folder", fail)
-    with pytest.raises(ValueError, match="odd"):
-        end_dead_folders(place, pytest.fail)
-    os.close(job_folder._lock(dead))
 
 
 @pytest.mark.parametrize("another", [True, False])
@@ -347,19 +312,6 @@ def test_only_folders_that_a_launcher_has_made_are_those_of_jobs(place: Path) ->
     assert job_folders(place) == [dead]
     end_dead_folders(place, pytest.fail)
     assert set(place.iterdir()) == before - {dead}
-
-
-def test_checkpoints_of_a_launcher_around_this_one_are_not_passed_on(tmp_path: Path) -> None:
-    """Neither its folder, nor what it was told in the environment."""
-    (tmp_path / "script.py").touch()
-    told = {"ACCEL_MEMORY_CHECKPOINT_EVERY": "5", "ACCEL_MEMORY_CHECKPOINT_DIR": str(tmp_path / "place")}
-    ranks = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    environ = {MEMORY_CHECKPOINTS: "/elsewhere", **told, **ranks}
-    with with_memory(read_job(resolve_options([str(tmp_path / "script.py")], environ)), pytest.fail) as (inside, _):
-        assert inside.alone
-        assert inside.environ == ranks
-    own = ["--memory_checkpoint_every", "5", str(tmp_path / "script.py")]
-    refused(read_job(resolve_options(own, environ)), "another launcher has started this one")
 
 
 def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(
