@@ -28,6 +28,13 @@ WRONG: dict[str, tuple[str, str, str, str, list[str]]] = {
         "accelerator.gather(loss)",
         [],
     ),
+    "save": (
+        LAST,
+        LAST + "        if accelerator.is_main_process:\n            accelerator.save_state('out')\n",
+        "exchange different things: save_state",
+        "accelerator.save_state(",
+        [],
+    ),
     "gather": ("gather_for_metrics((", "gather((", "96 for 90 of the data", "accelerator.gather((", []),
     "unprepared": (
         "loader, test_loader = accelerator.prepare(loader, test_loader)",

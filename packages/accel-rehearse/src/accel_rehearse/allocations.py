@@ -130,19 +130,24 @@ class Allocations:
         return self.over(0, self._peak_after, 1)[-1]
 
     def over(self, begin: int, end: int, points: int = POINTS) -> list[dict[str, int]]:
-        """Return the bytes of each kind over some changes, as they are after equally many changes.
+        """Return the bytes of each kind at the highest point of each of equally many changes.
 
         Args:
-            begin: Number of changes before.
+            begin: Number of changes before, after which the first values are.
             end: Number of changes at the end.
-            points: Points between both, and one at each.
+            points: Number of the other values.
         """
         sums, curve = Counter(dict.fromkeys(KINDS, 0)), list[dict[str, int]]()
         marks = [begin + (end - begin) * point // points for point in range(points + 1)]
         for first, last in zip([0, *marks], marks, strict=False):
+            total = highest = sums.total()
+            at = dict(sums)
             for block, more in self.changes[first:last]:
                 sums[block.kind] += more
-            curve.append(dict(sums))
+                total += more
+                if total >= highest or last == begin:
+                    highest, at = total, dict(sums)
+            curve.append(at)
         return curve
 
     def activations(self) -> Counter[str]:

@@ -84,8 +84,12 @@ def many_at_once(*, cpu: bool) -> Iterator[None]:
 
 
 @contextmanager
-def writing_nothing() -> Iterator[None]:
-    """Write no checkpoint, weights or record inside the block. What torch has saved can be loaded again."""
+def writing_nothing(call: Callable[[str], None]) -> Iterator[None]:
+    """Write no checkpoint, weights or record inside the block. What torch has saved can be loaded again.
+
+    Args:
+        call: Function that takes note of a call that all ranks have to make.
+    """
     begin, load = TrackingSession.__init__, torch.load
     saved: dict[str, Any] = {}
 
@@ -98,6 +102,13 @@ def writing_nothing() -> Iterator[None]:
     def loaded(file: Any, *args: Any, **kwargs: Any) -> Any:
         return saved[str(file)] if str(file) in saved else load(file, *args, **kwargs)
 
+    def save(checkpointer: Checkpointer, output_dir: str | Path | None = None, *_: object, **__: object) -> Path:
+        if checkpointer._why_not_alone(asynchronous=False):
+            call("save_state")
+        for owner in checkpointer.registry.objects.values():
+            owner.load_state_dict(owner.state_dict())  # as a resume would
+        return Path(output_dir or checkpointer.project.project_dir or ".")
+
     nothing = Mock(return_value=None)
     with ExitStack() as stack:
         for place, changed in (
@@ -105,7 +116,7 @@ def writing_nothing() -> Iterator[None]:
             (
                 Checkpointer,
                 {
-                    "save": _save,
+                    "save": save,
                     "load": nothing,
                     "save_and_stop": Mock(side_effect=SystemExit(0)),
                 },
@@ -126,18 +137,6 @@ def writing_nothing() -> Iterator[None]:
             if place != "safetensors.torch" or find_spec("safetensors"):  # nothing of accel needs it
                 stack.enter_context(patch.multiple(place, **changed))
         yield
-
-
-def _save(
-    checkpointer: Checkpointer,
-    output_dir: str | Path | None = None,
-    *_: object,
-    **__: object,
-) -> Path:
-    """Load what a checkpoint would have into what it was taken of, and return where it would be."""
-    for owner in checkpointer.registry.objects.values():
-        owner.load_state_dict(owner.state_dict())
-    return Path(output_dir or checkpointer.project.project_dir or ".")
 
 
 def _uncompiled(model: Any = None, **_: object) -> Any:
