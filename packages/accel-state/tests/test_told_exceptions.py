@@ -84,9 +84,10 @@ def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
 
 
 def test_nothing_that_a_terminal_obeys_is_printable() -> None:
-    assert printable("\33]0;title\7 ok\r\n\tä \u202e \x9b \udcff") == (
+    assert printable("\33]0;title\7 ok\r\n\tä \u202e \x9b \udcff", "\n\t") == (
         "\\x1b]0;title\\x07 ok\\r\n\tä \\u202e \\x9b \\udcff"
     )
+    assert printable("a\nb") == "a\\nb"
 
 
 def test_one_that_lost_a_peer_prints_one_short_line(

@@ -20,7 +20,7 @@ from accel_testing.worker_handle import NAME
 Kind = Literal["environment", "threads", "group", "children"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-GRACE_S = 1.0
+GRACE_S = 3.0
 # pytest rewrites the first in every phase of a test; torch._inductor writes the others when it is first used
 NOT_OURS = frozenset({"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
 

@@ -84,11 +84,18 @@ class Injector:
         if number == signal.SIGTERM:
             # at the end of a step all processes are to stop after this step
             victims = [int((self.folder / LAUNCHER).read_text()), *(victims if phase == STEP else [])]
-        noted = number == signal.SIGTERM and callable(signal.getsignal(signal.SIGTERM))
-        told = {**asdict(fault), "kind": kind, "phase": phase, "rank": self.rank, "step": step}
-        told |= {"attempt": self.attempt, "time": time.monotonic(), "noted": noted}
+        told = {
+            **asdict(fault),
+            "kind": kind,
+            "phase": phase,
+            "rank": self.rank,
+            "step": step,
+            "attempt": self.attempt,
+            "time": time.monotonic(),
+            "noted": number == signal.SIGTERM and callable(signal.getsignal(signal.SIGTERM)),
+        }
         with (self.folder / RAISED).open("a") as file:
-            file.write(json.dumps(told) + "\n")
+            print(json.dumps(told), file=file)
         if kind == "SIGSTOP":
             subprocess.Popen(["sh", "-c", f"sleep {STOPPED_S}; kill -s CONT {victims[0]}"])
         if number is not None:
@@ -98,6 +105,6 @@ class Injector:
             resource.setrlimit(resource.RLIMIT_AS, (LEFT, LEFT))
             bytearray(LEFT)
         elif kind == "full-disk":
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(errno.ENOSPC, "no space left on device, as accel chaos pretends")
         else:
             raise ChaosFault("accel chaos raises an exception here")

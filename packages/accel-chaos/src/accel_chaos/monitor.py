@@ -116,9 +116,9 @@ class RunMonitor:
         return self
 
     def _write(self, event: str, **values: Any) -> None:
-        values |= {"attempt": self._injector.attempt, "rank": self._injector.rank}
+        injector = self._injector
         with self._log.open("a") as file:
-            file.write(f"{json.dumps([event, values])}\n")
+            print(json.dumps([event, {**values, "attempt": injector.attempt, "rank": injector.rank}]), file=file)
 
     def _before_forward(self, module: nn.Module, arguments: Any, named: Any) -> None:
         if not (module.training and torch.is_grad_enabled()):
@@ -129,8 +129,8 @@ class RunMonitor:
         # samples that fill up a last batch come last, and processes that share layers or sequences have the same ones
         data_rank, others = divmod(self._injector.rank, accelerator.run.mesh.replicas)
         batch = accelerator.gradient_state.active
-        real = batch.tail.real[data_rank] if batch and batch.tail else None
-        if others == 0:
+        if not others:
+            real = batch.tail.real[data_rank] if batch and batch.tail else None
             self._step.samples += sample_digests([arguments, named])[:real]
         self._trained = True
         self.reach("forward")
