@@ -9,9 +9,8 @@ from accel_comm import Transport
 from accel_comm.transports import longest_of
 
 from accel_ops.agree import agree_alike
-from accel_ops.flat import Flat
 from accel_ops.packing import in_groups, to_bytes, to_tensors, travels_small
-from accel_ops.whole import whole
+from accel_ops.whole import flat_whole
 
 
 def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
@@ -40,12 +39,11 @@ def broadcast(data: Any, transport: Transport, *, source: int = 0) -> Any:
     """
     _require_rank(source, transport)
     operation = f"broadcast (from rank {source})"
-    data = whole(data, operation, transport)
+    flat = flat_whole(data, operation, transport)
     if transport.size == 1:
         if not isinstance(data, torch.Tensor):
-            Flat(data, operation).check()
-        return data
-    flat = Flat(data, operation)
+            flat.check()
+        return flat.data
     tensors = flat.tensors
     small, here = flat.refusal is None and travels_small(tensors, transport.inline_bytes), transport.rank == source
     advice = "give every rank a tensor of the shape to receive, or use broadcast_object_list"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, final
 
 import torch
 
-from accel_ops.tree import is_namedtuple, is_torch_tensor, recursively_apply
+from accel_ops.tree import honor_type, is_namedtuple, same_mapping
 
 
 @final
@@ -23,7 +23,7 @@ class Flat:
     """
 
     def __init__(self, data: Any, operation: str, *, objects: bool = False) -> None:
-        self._data = data
+        self.data = data
         self._objects = objects
         self.paths: list[str] = []
         self.leaves: list[Any] = []
@@ -66,8 +66,7 @@ class Flat:
         Args:
             leaves: One for each leaf of the data, in the same order.
         """
-        others = iter(leaves)
-        return recursively_apply(lambda _: next(others), self._data, test_type=self._is_leaf)
+        return self._rebuilt(self.data, iter(leaves))
 
     def _walk(self, path: str, value: Any, operation: str) -> None:
         kind: str | None = None
@@ -98,10 +97,14 @@ class Flat:
         self.leaves.append(value)
         self.kinds.append(kind)
 
-    def _is_leaf(self, value: Any) -> bool:
-        if isinstance(value, tuple | list):
-            return self._is_object(value)
-        return isinstance(value, torch.Tensor) or not isinstance(value, Mapping)
+    def _rebuilt(self, value: Any, leaves: Iterator[Any]) -> Any:
+        if isinstance(value, torch.Tensor):
+            return next(leaves)
+        if isinstance(value, tuple | list) and not self._is_object(value):
+            return honor_type(value, [self._rebuilt(item, leaves) for item in value])
+        if isinstance(value, Mapping):
+            return same_mapping(value, {key: self._rebuilt(item, leaves) for key, item in value.items()})
+        return next(leaves)
 
     def _is_object(self, value: Any) -> bool:
         return self._objects and not is_namedtuple(value) and not any_tensor(value)
@@ -113,13 +116,13 @@ def is_sharded(value: object) -> bool:
     return module is not None and isinstance(value, module.DTensor)
 
 
-def any_tensor(value: Any, wanted: Callable[[object], bool] = is_torch_tensor) -> bool:
-    """Return whether nested data has a tensor for which `wanted` is true."""
+def any_tensor(value: Any) -> bool:
+    """Return whether nested data has a tensor in it."""
     if isinstance(value, torch.Tensor):
-        return wanted(value)
+        return True
     if isinstance(value, tuple | list):
-        return any(any_tensor(item, wanted) for item in value)
-    return isinstance(value, Mapping) and any(any_tensor(item, wanted) for item in value.values())
+        return any(map(any_tensor, value))
+    return isinstance(value, Mapping) and any(map(any_tensor, value.values()))
 
 
 def unusual(tensor: torch.Tensor) -> str | None:
@@ -130,6 +133,6 @@ def unusual(tensor: torch.Tensor) -> str | None:
         return "sparse"
     if tensor.is_quantized:
         return "quantized"
-    if is_sharded(tensor):  # its values are not where its bytes seem to be
+    if type(tensor) is not torch.Tensor and is_sharded(tensor):  # its values are not where its bytes seem to be
         return "sharded"
     return "meta" if tensor.is_meta else None

@@ -22,7 +22,7 @@ from accel_ops.packing import (
     travels_small,
     unpacked_objects,
 )
-from accel_ops.whole import whole
+from accel_ops.whole import flat_whole, whole
 
 Shape = tuple[int, ...]
 #: bytes of the integer that has the length of the objects
@@ -50,9 +50,8 @@ def gather(data: Any, transport: Transport) -> Any:
     Collective:
         Every rank of the group must call.
     """
-    data = whole(data, "gather", transport)
     if transport.size == 1:
-        return data
+        return whole(data, "gather", transport)
     gathered = gather_leaves(data, transport)
     return gathered.flat.rebuilt(gathered.leaves)
 
@@ -78,7 +77,7 @@ def gather_leaves(data: Any, transport: Transport) -> Gathered:
     Collective:
         Every rank of the group must call.
     """
-    flat = Flat(data, "gather", objects=True)
+    flat = flat_whole(data, "gather", transport, objects=True)
     tensors, objects = flat.tensors, flat.objects
     small = flat.refusal is None and travels_small(tensors)
     letter = packed_object(objects) if objects else b""

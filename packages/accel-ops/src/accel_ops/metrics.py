@@ -44,13 +44,14 @@ def gather_for_metrics(
     Collective:
         Every rank of the group must call.
     """
-    data = whole(data, "gather_for_metrics", transport)
     tail, rows = (None, None) if loader_pass is None else (loader_pass.tail, loader_pass.rows)
     if transport.size == 1:
+        data = whole(data, "gather_for_metrics", transport)
         if tail is None or rows is None or len(tail.real) > 1 or tail.total >= rows:
             return data
         return _cut_repeated(data, tail.total, rows, objects=use_gather_object)
     if use_gather_object or not any_tensor(data):
+        data = whole(data, "gather_for_metrics", transport)
         parts = exchange_objects("gather_for_metrics", data, transport)
         lengths = [len(part) if isinstance(part, list | tuple) else None for part in parts]
         return _trimmed(items_of(parts), tail, rows, lengths)

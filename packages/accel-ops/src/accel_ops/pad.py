@@ -10,7 +10,7 @@ from accel_comm import Transport
 from accel_ops.agree import ShapeMismatch, digest, signatures, table
 from accel_ops.flat import Flat
 from accel_ops.tree import recursively_apply
-from accel_ops.whole import whole
+from accel_ops.whole import flat_whole
 
 
 def pad_across_processes(
@@ -40,7 +40,7 @@ def pad_across_processes(
         Every rank of the group must call.
     """
     operation = f"pad_across_processes (dim {dim})"
-    flat = Flat(whole(data, operation, transport), operation)
+    flat = flat_whole(data, operation, transport)
     if transport.size == 1 or transport.agree(operation, digest(flat)) is not None:
         flat.check()
         _require_dim(flat, dim)

@@ -12,7 +12,7 @@ from accel_comm.transports import longest_of
 from accel_ops.agree import agree_alike
 from accel_ops.flat import Flat, unusual
 from accel_ops.packing import from_bytes, in_groups, to_bytes, travels_small
-from accel_ops.whole import whole
+from accel_ops.whole import flat_whole
 
 _COMBINED: dict[Reduction, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda stack: stack.sum(0, dtype=stack.dtype),
@@ -54,7 +54,7 @@ def reduce(data: Any, transport: Transport, *, how: Reduction = "mean", scale: f
         alone = transport.all_reduce(data, how)
         return alone if scale == 1.0 else alone * scale
     operation = f"reduce ({how})" if scale == 1.0 else f"reduce ({how}, scale {scale})"
-    flat = Flat(whole(data, operation, transport), operation)
+    flat = flat_whole(data, operation, transport)
     flat.refusal = flat.refusal or _not_to_be_combined(flat, how)
     # what ranks agree on is what they were given; integers of few bits would overflow in a mean
     leaves = [_as_float(leaf) for leaf in flat.leaves] if how == "mean" else flat.leaves

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
 from accel_comm import Transport
 
 from accel_ops.agree import agree_alike
-from accel_ops.flat import Flat, any_tensor, is_sharded
+from accel_ops.flat import Flat, is_sharded
 
 
 def whole(data: Any, operation: str, transport: Transport) -> Any:
@@ -27,12 +26,29 @@ def whole(data: Any, operation: str, transport: Transport) -> Any:
     Collective:
         If the data of a rank has a sharded tensor, every rank of the job must call.
     """
-    # nothing is sharded while the module that shards has not been imported
-    if "torch.distributed.tensor" not in sys.modules or not any_tensor(data, is_sharded):
+    flat = Flat(data, operation, objects=True)
+    if "sharded" not in flat.kinds:
         return data
     operation = f"{operation}, of sharded tensors"
-    flat = Flat(data, operation, objects=True)
     sharded = Flat([leaf for leaf in flat.leaves if is_sharded(leaf)], operation)
     agree_alike(operation, sharded, transport, advice="give every rank the same, all sharded or all whole")
     with torch.no_grad():
         return flat.rebuilt(leaf.full_tensor() if is_sharded(leaf) else leaf for leaf in flat.leaves)
+
+
+def flat_whole(data: Any, operation: str, transport: Transport, *, objects: bool = False) -> Flat:
+    """Flatten nested data with each sharded tensor made `whole`.
+
+    Args:
+        data: Nested data.
+        operation: Name of the operation that is to send the data, for error messages.
+        transport: Transport of the ranks that take part.
+        objects: Whether a leaf may be any object.
+
+    Collective:
+        If the data of a rank has a sharded tensor, every rank of the job must call.
+    """
+    flat = Flat(data, operation, objects=objects)
+    if "sharded" in flat.kinds:
+        flat = Flat(whole(data, operation, transport), operation, objects=objects)
+    return flat
