@@ -177,8 +177,8 @@ def test_a_stopped_process_that_serves_the_store_is_asked_nothing(monkeypatch: p
     def refused(*_: Any) -> NoReturn:
         raise AssertionError("a request")
 
-    _, second, store = pair()
     monkeypatch.setattr(store_exchange, "SILENT_S", 0.1)
+    _, second, store = pair()
     monkeypatch.setattr(threading.main_thread(), "is_alive", lambda: False)
     server = subprocess.Popen([sys.executable, "-Sc", "import signal; signal.pause()"])
     try:
@@ -190,6 +190,10 @@ def test_a_stopped_process_that_serves_the_store_is_asked_nothing(monkeypatch: p
             monkeypatch.setattr(StatusStore, name, refused)
         with pytest.raises(PeerFailed, match="rank 0, for which others wait, is stopped"):
             second.agree("saved", [0], True)
+        # a save has several exchanges, and the second is not to wait as long again
+        monkeypatch.setattr(time, "sleep", refused)
+        with pytest.raises(PeerFailed, match="rank 0, for which others wait, is stopped"):
+            second.exchange_notes("named", [0], True)
     finally:
         server.kill()
         server.wait()

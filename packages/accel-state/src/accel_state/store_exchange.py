@@ -37,6 +37,8 @@ class StoreExchange:
         self._store, self._recorder = cast(StatusStore, store), cast(FlightRecorder, recorder)
         self._turn = 0
         self._has_listeners = False
+        #: seconds that a stopped rank 0 has once the script has ended here: none after it was waited for in vain
+        self._patience_s = SILENT_S
 
     @contextmanager
     def ordered_section(self, first: int) -> Iterator[None]:
@@ -193,7 +195,8 @@ class StoreExchange:
         while self._store.is_stopped():
             if threading.main_thread().is_alive():
                 heard = time.monotonic()
-            elif time.monotonic() - heard > SILENT_S:
+            elif time.monotonic() - heard >= self._patience_s:
+                self._patience_s = 0.0
                 raise PeerFailed("rank 0, for which others wait, is stopped")
             time.sleep(CHECK_S)
 
