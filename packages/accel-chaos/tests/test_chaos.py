@@ -39,7 +39,8 @@ def test_a_run_that_fails_undisturbed_is_told(tmp_path: Path, chaos: Chaos) -> N
     code, text, _ = chaos("-n", "1", script)
     assert code == 2
     assert "LookupError: mine" in text
-    assert "the undisturbed run already fails, with exit code 1 after 0 optimizer steps" in text
+    assert "the undisturbed run: 0 optimizer steps in " in text
+    assert "the undisturbed run already fails, with exit code 1" in text
 
 
 def test_the_command_refuses_what_it_cannot_read(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,6 +49,11 @@ def test_the_command_refuses_what_it_cannot_read(capsys: pytest.CaptureFixture[s
     problems = capsys.readouterr().err
     for problem in ("--kinds: expected kinds of SIGKILL,", "--at: expected a place such as", "--budget: expected"):
         assert problem in problems
+
+
+def test_no_job_of_a_scheduler_is_submitted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chaos", "--submit", "slurm", "train.py"]) == 2
+    assert "--submit" in capsys.readouterr().err
 
 
 def test_help_names_kinds_phases_and_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,9 +31,9 @@ def test_a_fault_happens_only_where_it_can() -> None:
 
 
 def test_faults_happen_at_the_place_that_is_asked_for() -> None:
-    drawn = draw(4, ["SIGKILL"], PLACES, seed=0, phase="backward", step=3)
+    drawn = draw(4, ["SIGKILL"], PLACES, seed=0, at="backward:3")
     assert {(fault.phase, fault.step) for fault in drawn} == {("backward", 3)}
-    assert {fault.step for fault in draw(4, ["SIGKILL"], PLACES, seed=0, step=9)} == {9}
+    assert {fault.step for fault in draw(4, ["SIGKILL"], PLACES, seed=0, at="step:9")} == {9}
 
 
 def test_what_asks_a_job_to_stop_comes_after_its_first_step() -> None:
@@ -44,4 +44,4 @@ def test_a_place_that_the_run_never_had_is_refused() -> None:
     with pytest.raises(
         CannotRun, match=r"full-disk cannot happen at forward:3: .* had 19 steps, and the phases .*back"
     ):
-        draw(1, ["full-disk"], PLACES, seed=0, phase="forward", step=3)
+        draw(1, ["full-disk"], PLACES, seed=0, at="forward:3")

@@ -23,8 +23,8 @@ def attempt(
         made = Step("", 0, step, at + step - base, [f"sample {step}"], states(step), str(step + 1))
         lines.append(("step", asdict(made)))
     lines += [("end", {"states": states(base + steps)})] if ended else []
-    path = folder / name / "0.jsonl"
-    path.parent.mkdir(parents=True)
+    path = folder / f"{name}-0.jsonl"
+    folder.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps([event, {**line, "attempt": name, "rank": 0}]) + "\n" for event, line in lines))
 
 
@@ -83,7 +83,7 @@ def test_the_optimizer_tells_steps_with_equal_weights_apart(tmp_path: Path) -> N
 
 def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
     attempt(tmp_path, 0, 0, 2, at=100.0)
-    path = tmp_path / "000-000" / "0.jsonl"
+    path = tmp_path / "000-000-0.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
     assert len(History(tmp_path).steps) == 1
 
@@ -91,9 +91,9 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
 def test_samples_of_all_ranks_count_where_the_job_has_committed_them(tmp_path: Path) -> None:
     attempt(tmp_path, 0, 0, 3, at=100.0)
     attempt(tmp_path, 1, 2, 1, at=120.0)
-    for log in sorted(tmp_path.glob("*/0.jsonl")):
+    for log in sorted(tmp_path.glob("*-0.jsonl")):
         other = log.read_text().replace("sample ", "other ").replace('"rank": 0', '"rank": 1')
-        (log.parent / "1.jsonl").write_text(other)
+        log.with_name(log.name.replace("-0.jsonl", "-1.jsonl")).write_text(other)
     samples = History(tmp_path).samples()
     assert samples == {f"{of} {step}": 1 for of in ("sample", "other") for step in range(3)}
 

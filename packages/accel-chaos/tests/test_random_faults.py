@@ -43,10 +43,14 @@ def test_random_faults_lose_nothing(chaos: Chaos) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_weights_after_a_resize_are_those_of_a_run_without_faults(chaos: Chaos) -> None:
+def test_a_resized_run_is_judged_by_a_run_without_faults_that_leaves_out_the_same_samples(chaos: Chaos) -> None:
+    """The shuffle has no generator: another count of numbers for dropout draws another order of the next epoch."""
     options = ("--kinds", "resize,exception", "--at", "step:9", "--faults", "2")
-    code, text, verdict = chaos("-n", "2", *options, SCRIPT, "--epochs", "3")
+    code, text, verdict = chaos("-n", "2", *options, SCRIPT, "--epochs", "3", "--samples", "100", "--dropout", "0.1")
     assert (code, verdict["cause"]) == (0, None), text
+    assert (verdict["samples_lost"], verdict["samples_repeated"]) == (0, 0)
+    assert 0 < verdict["samples_left_out"] <= 2 * 4
+    assert f"{verdict['samples_left_out']} left out in place of others" in text
     assert {fault["kind"] for fault in verdict["faults"]} == {"resize", "exception"}
     assert len(verdict["resized_after"]) == 1
     assert verdict["weights_equal"], text

@@ -9,7 +9,7 @@ from accel_chaos.history import DRAWN, MOMENTS, RATES, SCALE, WEIGHTS, Attempt, 
 
 
 def find_cause(
-    reference: History,
+    wanted: Counter[str],
     expected: History,
     history: History,
     faults: list[dict[str, Any]],
@@ -20,23 +20,22 @@ def find_cause(
     """Return the likely cause of a run that did not recover, or "" if nothing is wrong.
 
     Args:
-        reference: The undisturbed run.
-        expected: That run, or one without faults that was resized as the run with faults.
+        wanted: How often each sample is to be trained on.
+        expected: The undisturbed run, or one without faults that was resized as the run with faults.
         history: The run with faults.
         faults: The faults, with what each has cost.
         well: Whether samples and final weights are as expected.
         exact: Whether all numbers have to be the same, and not only but for rounding.
     """
-    if words := _unheard(reference, history, faults):
+    if words := _unheard(expected, history, faults):
         return words
     if history.ended is None:
         if faults and faults[-1]["phase"] in ("save", "rename"):
             return "a checkpoint was committed half: a save was cut short, and the script fails with what it left"
         return "the script fails, or stops, without a further fault"
-    steps = list(zip(history.steps, expected.steps, strict=False))
-    if well and all(ours.states[SCALE] == theirs.states[SCALE] for ours, theirs in steps):
+    if well and expected.ended and history.ended[SCALE] == expected.ended[SCALE]:
         return ""
-    if expected.samples() != reference.samples():
+    if expected.samples() != wanted:
         return (
             "samples were lost or repeated when the number of processes changed: a position that is counted in"
             " batches of a process has no meaning for another number"
@@ -44,13 +43,12 @@ def find_cause(
     for attempt in history.attempts:
         if words := _torn(expected, history, attempt):
             return words
-    for ours, theirs in steps:
+    for ours, theirs in zip(history.steps, expected.steps, strict=False):
         attempt = next(one for one in history.attempts if one.attempt == ours.attempt)
         if Counter(ours.samples) != Counter(theirs.samples):
             words = _of_samples(expected, ours)
         elif ours.states[RATES] != theirs.states[RATES]:
-            anew = ours.states[RATES] == expected.steps[ours.number - attempt.base].states[RATES]
-            words = f"a scheduler was {'not registered: it begins anew' if anew else 'stepped twice'} after the resume"
+            words = _of_rates(expected, attempt, ours)
         elif ours.states[SCALE] != theirs.states[SCALE]:
             words = "the loss scale was forgotten: it is not in what is saved and loaded"
         elif exact and ours.after != theirs.after:
@@ -65,12 +63,12 @@ def find_cause(
     return _of_states(expected, history.attempts[-1])
 
 
-def _unheard(reference: History, history: History, faults: list[dict[str, Any]]) -> str:
+def _unheard(expected: History, history: History, faults: list[dict[str, Any]]) -> str:
     """Return words for a preemption that the script notes and does not act on."""
     made = {attempt.attempt: attempt.made for attempt in history.attempts if attempt.ended}
     for fault in faults:
         # a script may ask at the end of an epoch
-        passed = any(fault["step"] < start < made.get(fault["attempt"], 0) for start in reference.starts)
+        passed = any(fault["step"] < start < made.get(fault["attempt"], 0) for start in expected.starts)
         if fault["noted"] and (fault["steps_repeated"] or passed):
             return (
                 "a save that a signal asks for never came: the script notes SIGTERM, and lost steps or went on; ask"
@@ -109,6 +107,16 @@ def _of_samples(expected: History, step: Step) -> str:
     if same == 0:
         return "an epoch was counted from 0: these are the samples of the first (set_epoch, range(epochs))"
     return f"the position in the data was not resumed: these are the samples of step {same}"
+
+
+def _of_rates(expected: History, attempt: Attempt, step: Step) -> str:
+    """Return words for the scheduler of a step that has other learning rates than expected."""
+    first = expected.steps[0].states
+    # most schedules go on from the rate that they find, which the optimizer has saved
+    anew = [name for name in first if name.startswith("the scheduler") and attempt.states.get(name) == first[name]]
+    if attempt.base and (anew or step.states[RATES] == expected.steps[step.number - attempt.base].states[RATES]):
+        return "a scheduler was not registered: it begins anew after the resume"
+    return "a scheduler was stepped twice after the resume"
 
 
 def _of_states(expected: History, attempt: Attempt) -> str:

@@ -20,15 +20,18 @@ from accel_state.errors import CannotRun
 
 from accel_chaos.faults import KINDS, PHASES, STEP, Fault, draw
 from accel_chaos.history import UNDISTURBED
-from accel_chaos.session import LAST_LINES, ScriptRun, say
+from accel_chaos.session import ScriptRun, say
 
-FAULTS, BUDGET = 10, 10
+FAULTS = 10
+BUDGET = 10
 #: the time without faults at the end, in undisturbed runs
 RESERVED = 3.0
 HELP = """Runs SCRIPT as accel launch would with these options: once undisturbed, and once with faults, after each of
-which it is started again. Says whether it recovered correctly: whether each sample was trained on exactly once and the
-final weights are bit-equal, what each fault cost, and otherwise which state differs first and the likely cause. SCRIPT
-has to use accel's Accelerator. Both runs work in copies of the working directory, without checkpoints: what the script
+which it is started again. Says whether it recovered correctly: whether each sample was trained on once an epoch, and
+whether the final weights are those of the undisturbed run (bit for bit, and but for rounding with three processes or
+more); what each fault cost; and otherwise which state differs first, and the likely cause. After a resize both are
+compared with a third run, which is resized after the same steps and has no faults. SCRIPT has to use accel's
+Accelerator, and to resume. All runs work in copies of the working directory, without checkpoints: what the script
 writes or removes there is not yours. project_dir, and arguments that name folders for output, lead into the copies;
 other paths that lead out of the working directory are as they are."""
 _LISTS = ["\n".join(f"  {name:16} {about}" for name, about in table.items()) for table in (KINDS, PHASES)]
@@ -54,13 +57,10 @@ started."""
 _PLACE = re.compile(rf"({'|'.join([STEP, *PHASES])})(:[0-9]{{1,9}})?", re.ASCII)
 
 
-def _option(flag: str, type: Any, about: str) -> LaunchOption:
-    return LaunchOption(flag, type=type, key=None, about=about)
-
-
-OWN = (
-    _option("--faults", COUNT, f"Number of faults. Default: {FAULTS}, or 1 with --at."),
-    _option(
+#: options of this command alone: their flags, their types and their help
+OWN: tuple[tuple[str, Any, str], ...] = (
+    ("--faults", COUNT, f"Number of faults. Default: {FAULTS}, or 1 with --at."),
+    (
         "--kinds",
         OptionType(
             "KIND,...",
@@ -69,8 +69,8 @@ OWN = (
         ),
         "Kinds of faults to draw from. Default: all.",
     ),
-    _option("--seed", NUMBER, "Seed by which faults are drawn. Default: 0."),
-    _option(
+    ("--seed", NUMBER, "Seed by which faults are drawn. Default: 0."),
+    (
         "--at",
         OptionType(
             "PHASE:STEP",
@@ -79,10 +79,10 @@ OWN = (
         ),
         "Where faults happen: a phase, or step for any, and the number of optimizer steps made by then.",
     ),
-    _option("--only", COUNT, "Raise only the fault of this number, as in the run that had it."),
-    _option("--budget", COUNT, f"Minutes for all runs. Default: {BUDGET}."),
-    _option("--json", FILE, "Write the verdict into this file, as JSON."),
-    _option(
+    ("--only", COUNT, "Raise only the fault of this number, as in the run that had it."),
+    ("--budget", COUNT, f"Minutes for all runs. Default: {BUDGET}."),
+    ("--json", FILE, "Write the verdict into this file, as JSON."),
+    (
         "--share",
         OptionType("PATH,...", "paths such as data,models", str),
         "Files and folders of the working directory that are linked and not copied: what is written there is yours.",
@@ -120,48 +120,46 @@ def run(
     Raises:
         CannotRun: Nothing was started, or no fault can be raised; the message has every reason.
     """
-    phase, _, step = (at or STEP).partition(":")
     count, seed, minutes = faults or (1 if at else FAULTS), seed or 0, budget or BUDGET
     world = read_script_job("accel chaos", options).count
-    deadline, shared = time.monotonic() + 60 * minutes, share.split(",") if share else []
+    deadline = time.monotonic() + 60 * minutes
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="accel-chaos-", ignore_cleanup_errors=True) as name:
 
         def finished(what: str, **more: Any) -> ScriptRun:
-            return ScriptRun(Path(name).resolve() / what, options, world, shared, deadline, **more).finish()
+            folder = Path(name).resolve() / what
+            return ScriptRun(folder, options, world, share, deadline, **more).finish()
 
         say(f"an undisturbed run and a run with {count} faults; {world} processes, seed {seed}, at most {minutes} min")
         undisturbed = finished(UNDISTURBED)
-        reference, seconds = undisturbed.history, undisturbed.seconds
-        done = f"{len(reference.steps)} optimizer steps in {seconds:.1f} s"
-        if undisturbed.codes != [0] or not reference.steps:
-            print(*undisturbed.output[-LAST_LINES:], sep="\n")
-            say(f"the undisturbed run already fails, with exit code {undisturbed.codes[-1]} after {done}")
+        steps = len(undisturbed.history.steps)
+        say(f"the undisturbed run: {steps} optimizer steps in {undisturbed.seconds:.1f} s")
+        if undisturbed.codes != [0] or not steps:
+            print(*undisturbed.printed, sep="\n")
+            say(f"the undisturbed run already fails, with exit code {undisturbed.codes[-1]}")
             return 2
-        say(f"the undisturbed run: {done}")
         drawn = draw(
             count,
             kinds.split(",") if kinds else [*KINDS],
-            reference.places,
+            undisturbed.history.places,
             seed=seed,
-            phase=phase,
-            step=int(step) if step else None,
+            at=at or STEP,
         )
         planned = drawn[only - 1 : only] if only else drawn
         if not planned:
             raise CannotRun("accel chaos", [f"--only {only}: there are {count} faults (--faults)"])
-        disturbed = finished("disturbed", planned=planned, until=deadline - RESERVED * seconds)
+        disturbed = finished("disturbed", planned=planned, until=deadline - RESERVED * undisturbed.seconds)
         expected = undisturbed
         if resizes := disturbed.history.resizes:
             say("a run without faults, which is resized after the same steps")
-            stops = [Fault(STEP, 0, after, kind="resize") for after in resizes]
-            expected = finished("resized", planned=stops, until=deadline)
+            planned = [Fault(STEP, 0, after, kind="resize") for after in resizes]
+            expected = finished("resized", planned=planned, until=deadline)
         # it imports accel, which a launcher that is forked has no use for
         from accel_chaos.verdict import judge, lines_of
 
         verdict = judge(undisturbed, expected, disturbed)
     print(*lines_of(verdict), sep="\n")
-    if json is not None:
+    if json:
         Path(json).write_text(json_format.dumps(verdict, indent=2))
     return 0 if verdict["recovered"] else 1
 
@@ -169,8 +167,13 @@ def run(
 COMMAND = LaunchCommand(
     "chaos",
     run,
-    own=OWN,
-    options=[option for option in OPTIONS if option.name not in ("no_python", "explain", "dry_run")],
+    own=[LaunchOption(flag, type=type, key=None, about=about) for flag, type, about in OWN],
+    options=[
+        option
+        for option in OPTIONS
+        # for what is not started here, or is not run
+        if option.name not in ("no_python", "explain", "dry_run", "submit", "submit_options", "kind", "submit_file")
+    ],
     words="SCRIPT [arguments of the script]",
     help=HELP,
     epilog=EPILOG,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from signal import SIGKILL, SIGSEGV, SIGSTOP, SIGTERM
 
 from accel_state.errors import CannotRun
@@ -89,10 +90,10 @@ class Fault:
             return False
         if self.phase == "loader-worker":
             return SIGNALS.get(kind, SIGTERM) != SIGTERM
-        if kind in ("full-disk", "worker-killed"):
-            return kind == "full-disk" and self.phase in ("save", "rename")
+        if kind == "full-disk":
+            return self.phase in ("save", "rename")
         # a job without a step has nothing that a preemption could save
-        return self.step > 0 or SIGNALS.get(kind) != SIGTERM
+        return kind != "worker-killed" and (self.step > 0 or SIGNALS.get(kind) != SIGTERM)
 
 
 def draw(
@@ -101,8 +102,7 @@ def draw(
     places: Sequence[Fault],
     *,
     seed: int,
-    phase: str = STEP,
-    step: int | None = None,
+    at: str = STEP,
 ) -> list[Fault]:
     """Draw faults, in the order of their steps, and as many of each kind.
 
@@ -111,26 +111,25 @@ def draw(
         kinds: Kinds to draw from.
         places: The phases that the undisturbed run entered.
         seed: Seed of the draw.
-        phase: Phase of the faults, or "step" for any.
-        step: Step of the faults. Default: any.
+        at: Phase of the faults, or "step" for any, and after a colon their step. Default: any.
 
     Raises:
         CannotRun: No place allows any of the kinds.
     """
-    chance, drawn, steps = random.Random(seed), list[Fault](), max(one.step for one in places)
-    there = [one for one in places if phase in (STEP, one.phase) and step in (None, one.step)]
+    chance, steps = random.Random(seed), max(one.step for one in places)
+    phase, _, step = at.partition(":")
+    drawn: list[Fault] = []
+    there = [one for one in places if phase in (STEP, one.phase) and step in ("", str(one.step))]
     able = {kind: [one for one in there if one.allows(kind, steps)] for kind in kinds}
     possible = [kind for kind in chance.sample(kinds, len(kinds)) if able[kind]]
     if not possible:
-        had = sorted({one.phase for one in places})
-        there_is = f"the undisturbed run had {steps} steps, and the phases {had}; choose others (--kinds, --at)"
-        raise CannotRun("accel chaos", [f"{', '.join(kinds)} cannot happen at {phase}:{step}: {there_is}"])
-    for number in range(count):
-        kind = possible[number % len(possible)]
+        had = f"the undisturbed run had {steps} steps, and the phases {sorted({one.phase for one in places})}"
+        raise CannotRun("accel chaos", [f"{', '.join(kinds)} cannot happen at {at}: {had} (--kinds, --at)"])
+    for kind in islice(cycle(possible), count):
         chosen = chance.choice(sorted({one.phase for one in able[kind]}))
         found = chance.choice([one for one in able[kind] if one.phase == chosen])
         # a start may come after any step
-        step = chance.choice(there).step if chosen == "start" else found.step
-        drawn.append(replace(found, step=step, kind=kind))
+        after = chance.choice(there) if chosen == "start" else found
+        drawn.append(replace(found, step=after.step, kind=kind))
     drawn.sort(key=lambda fault: fault.step)
     return [replace(fault, number=number) for number, fault in enumerate(drawn, 1)]

@@ -15,7 +15,8 @@ from accel_chaos.faults import Fault
 UNDISTURBED = "undisturbed"
 #: names of states
 WEIGHTS, MOMENTS, RATES = "weights", "optimizer state", "learning rates"
-SCALE, DRAWN = "the loss scale", "random numbers"
+SCALE = "the loss scale"
+DRAWN = "random numbers"
 
 
 @dataclass
@@ -94,7 +95,7 @@ class History:
         self.places: list[Fault] = []
         self.begun: list[Attempt] = []
         self.steps: list[Step] = []
-        for log in sorted(folder.glob(f"*/{ranks}.jsonl")):
+        for log in sorted(folder.glob(f"*-{ranks}.jsonl")):
             for text in log.read_text().split("\n")[:-1]:  # the process may have been killed in its last line
                 event, values = json.loads(text)
                 if event == "place":
@@ -147,7 +148,6 @@ def add_costs(attempts: list[Attempt], faults: list[dict[str, Any]]) -> None:
         # an attempt is ended by its last fault, unless it has no successor
         ended = newest[fault["attempt"]] is fault
         after = [attempt for attempt in attempts if ended and attempt.attempt > fault["attempt"]]
-        waits = [step.time - fault["time"] for attempt in after or attempts for step in attempt.steps]
-        seconds = [round(wait, 2) for wait in waits if wait > 0]
-        fault["seconds_to_next_step"] = min(seconds, default=None)
+        seconds = [round(step.time - fault["time"], 2) for attempt in after or attempts for step in attempt.steps]
+        fault["seconds_to_next_step"] = min((wait for wait in seconds if wait > 0), default=None)
         fault["steps_repeated"] = max(0, own[0] - after[0].base) if own and after else 0

@@ -18,10 +18,8 @@ from accel_chaos.faults import SIGNALS, STEP, Fault
 
 #: files of a run: what its processes have to know, the process id of the launcher, and a line for each fault
 PLAN, LAUNCHER, RAISED = "plan.json", "launcher", "raised.jsonl"
-#: seconds that a process is stopped for
-STOPPED_S = 3
 #: a limit of memory that each process is above, in bytes
-LEFT = 1 << 26
+LEFT = 67_108_864
 
 
 class ChaosFault(RuntimeError):
@@ -80,7 +78,8 @@ class Injector:
     def _raise(self, fault: Fault, phase: str, step: int) -> None:
         # nobody waits for a process that is alone by now
         kind = "SIGSTOP" if fault.kind == "SIGSTOP-forever" and self.world == 1 else fault.kind
-        number, victims = SIGNALS.get(kind), worker_pids()[:1] if phase == "loader-worker" else [os.getpid()]
+        number = SIGNALS.get(kind)
+        victims = worker_pids()[:1] if phase == "loader-worker" else [os.getpid()]
         if number == signal.SIGTERM:
             # at the end of a step all processes are to stop after this step
             victims = [int((self.folder / LAUNCHER).read_text()), *(victims if phase == STEP else [])]
@@ -97,8 +96,8 @@ class Injector:
         with (self.folder / RAISED).open("a") as file:
             print(json.dumps(told), file=file)
         if kind == "SIGSTOP":
-            subprocess.Popen(["sh", "-c", f"sleep {STOPPED_S}; kill -s CONT {victims[0]}"])
-        if number is not None:
+            subprocess.Popen(["sh", "-c", f"sleep 3; kill -s CONT {victims[0]}"])
+        if number:
             for victim in victims:
                 os.kill(victim, number)
         elif kind == "out-of-memory":

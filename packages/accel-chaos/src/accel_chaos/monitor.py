@@ -39,9 +39,7 @@ class RunMonitor:
 
     def __init__(self, injector: Injector) -> None:
         self._injector = injector
-        folder = injector.folder / injector.attempt
-        folder.mkdir(exist_ok=True)
-        self._log = folder / f"{injector.rank}.jsonl"
+        self._log = injector.folder / f"{injector.attempt}-{injector.rank}.jsonl"
         self._state = TrainingState()
         self._begun = False
         #: whether the loader in hand trains
@@ -116,19 +114,18 @@ class RunMonitor:
         return self
 
     def _write(self, event: str, **values: Any) -> None:
-        injector = self._injector
+        values |= {"attempt": self._injector.attempt, "rank": self._injector.rank}
         with self._log.open("a") as file:
-            print(json.dumps([event, {**values, "attempt": injector.attempt, "rank": injector.rank}]), file=file)
+            print(json.dumps([event, values]), file=file)
 
     def _before_forward(self, module: nn.Module, arguments: Any, named: Any) -> None:
         if not (module.training and torch.is_grad_enabled()):
             self.reach("evaluation")
             return
         self._look()
-        accelerator = self._state.accelerator
         # samples that fill up a last batch come last, and processes that share layers or sequences have the same ones
-        data_rank, others = divmod(self._injector.rank, accelerator.run.mesh.replicas)
-        batch = accelerator.gradient_state.active
+        data_rank, others = divmod(self._injector.rank, self._state.accelerator.run.mesh.replicas)
+        batch = self._state.accelerator.gradient_state.active
         if not others:
             real = batch.tail.real[data_rank] if batch and batch.tail else None
             self._step.samples += sample_digests([arguments, named])[:real]
@@ -141,8 +138,9 @@ class RunMonitor:
             return
         self._step.states = states = self._state.states()
         if not self._begun:
-            folder, self._begun = self._injector.folder, True
-            # rank 0 has logged all attempts, and its weights are those of all
+            self._begun = True
+            folder = self._injector.folder
+            # rank 0 has logged all attempts, and its weights are those of all; it may have died before its last line
             runs = [History(one, ranks="0") for one in (folder, folder.with_name(UNDISTURBED))]
             base = max(run.find(states) for run in runs)
             number = self._step.number = base if base >= 0 else len(runs[0].steps)
@@ -153,7 +151,8 @@ class RunMonitor:
         self.reach("optimizer")
 
     def _after_step(self, optimizer: AcceleratedOptimizer) -> None:
-        self._step.time, self._step.after = time.monotonic(), self._state.weights()
+        self._step.time = time.monotonic()
+        self._step.after = self._state.weights()
         self._write("step", **asdict(self._step))
         self._step = Step(number=self._step.number + 1)
         self._counts.clear()

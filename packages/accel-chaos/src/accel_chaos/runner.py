@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from unittest.mock import patch
@@ -12,6 +11,7 @@ from unittest.mock import patch
 from accel import DataLoaderConfiguration, configuration
 from accel_comm import flight_recorder, process_group
 from accel_comm.process_group import GroupOptions
+from accel_state import store_exchange
 from accel_state.environ import ATTEMPT, MEMORY_CHECKPOINTS, process_environ
 from accel_state.environments import detect
 from accel_verify.runner import run_script
@@ -21,25 +21,26 @@ from accel_chaos.injection import PLAN, Injector
 from accel_chaos.monitor import RunMonitor, monitored
 from accel_chaos.work_folder import inside
 
-#: the longest wait of a process for another
-WAIT = timedelta(seconds=20)
 #: the consumption log of a run
 CONSUMED = "consumption.jsonl"
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(run: str, launch: str) -> None:
     """Run a script as the plan of a run asks for it.
 
     Args:
-        arguments: The folder of the run, and the number of the launch.
+        run: Folder of the run.
+        launch: Number of the launch.
     """
-    folder, environ = Path(arguments[0]), process_environ()
-    plan, here = json.loads((folder / PLAN).read_text()), detect(environ)
-    attempt = f"{arguments[1]:>03}-{environ[ATTEMPT]:>03}"
-    faults = [Fault(**fault) for fault in plan["faults"]]
-    injector = Injector(folder, attempt, here.rank, here.world_size, faults, plan["until"])
-    monitor = RunMonitor(injector)
-    absolute, kept = configuration._absolute, [folder / "work", Path(environ.get(MEMORY_CHECKPOINTS, folder))]
+    folder = Path(run)
+    environ = process_environ()
+    planned, until, script, words, module = json.loads((folder / PLAN).read_text())
+    faults = [Fault(**fault) for fault in planned]
+    here = detect(environ)
+    attempt = f"{launch:>03}-{environ[ATTEMPT]:>03}"
+    monitor = RunMonitor(Injector(folder, attempt, here.rank, here.world_size, faults, until))
+    absolute = configuration._absolute
+    kept = [folder / "work", Path(environ.get(MEMORY_CHECKPOINTS, folder))]
 
     def copied(path: str | Path | None) -> str | Path | None:
         found = absolute(path)
@@ -53,15 +54,16 @@ def main(arguments: Sequence[str]) -> None:
             DataLoaderConfiguration.__init__,
             __defaults__=(*(DataLoaderConfiguration.__init__.__defaults__ or ())[:-1], folder / CONSUMED),
         ),
-        # a process that is stopped for ever is waited for in vain
-        patch.multiple(GroupOptions, limit=WAIT),
+        # the longest wait of a process for another: one that is stopped for ever is waited for in vain
+        patch.multiple(GroupOptions, limit=timedelta(seconds=20)),
         patch.multiple(process_group, LATER=timedelta(seconds=10)),
+        patch.multiple(store_exchange, SILENT_S=10.0),
         patch.multiple(configuration, _absolute=copied),
     ):
         with monitored(monitor):
-            run_script(plan["script"], plan["arguments"], module=plan["module"])
+            run_script(script, words, module=module)
         monitor.finish()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

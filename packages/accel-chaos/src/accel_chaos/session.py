@@ -27,7 +27,8 @@ RESTARTS = 2
 #: lines of the output that are shown
 LAST_LINES = 20
 #: seconds between two looks at a run, and that a launcher has to end in
-LOOK_S, ENDING_S = 0.05, 10.0
+LOOK_S = 0.05
+ENDING_S = 10.0
 
 
 @dataclass
@@ -38,7 +39,7 @@ class ScriptRun:
         folder: Folder to make for the run.
         options: The options of the launch.
         processes: Number of processes.
-        shared: Names in the working directory that are linked and not copied.
+        share: Names in the working directory that are linked and not copied, with commas.
         deadline: When it has to be over.
         until: When no further fault is raised.
         planned: The faults to raise.
@@ -54,7 +55,7 @@ class ScriptRun:
     folder: Path
     options: ResolvedOptions
     processes: int
-    shared: Sequence[str]
+    share: str | None
     deadline: float
     until: float = 0.0
     planned: Sequence[Fault] = ()
@@ -64,9 +65,9 @@ class ScriptRun:
     seconds: float = 0.0
 
     @property
-    def output(self) -> list[str]:
-        """The lines that the launcher and the script have printed."""
-        return (self.folder / "output.txt").read_text(errors="replace").splitlines()
+    def printed(self) -> list[str]:
+        """The last lines that the launcher and the script have printed."""
+        return (self.folder / "output.txt").read_text(errors="replace").splitlines()[-LAST_LINES:]
 
     @cached_property
     def history(self) -> History:
@@ -76,21 +77,26 @@ class ScriptRun:
     def finish(self) -> ScriptRun:
         """Start the script again and again, until it has ended well, has failed without a fault, or is late."""
         began, here, work, settings = time.monotonic(), Path.cwd(), self.folder / "work", self.options.settings
-        make_work_folder(here, work, self.shared)
+        make_work_folder(here, work, self.share.split(",") if self.share else [])
         (self.folder / RAISED).touch()
         script = self.options.script or ""
-        plan = {
-            "faults": [asdict(fault) for fault in self.planned],
-            "until": self.until,
-            "module": settings.module,
-            "script": script if settings.module else os.path.abspath(script),
-            "arguments": moved_arguments(self.options.arguments, here, work),
-        }
+        plan = [
+            [asdict(fault) for fault in self.planned],
+            self.until,
+            script if settings.module else os.path.abspath(script),
+            moved_arguments(self.options.arguments, here, work),
+            settings.module,
+        ]
         (self.folder / PLAN).write_text(json.dumps(plan))
-        restarts, processes = (settings.max_restarts or RESTARTS) if self.planned else 0, self.processes
+        processes = self.processes
         while not self.late:
             before = len(self.raised)
-            self._launch(module=True, log_dir=None, num_processes=processes, max_restarts=restarts)
+            self._launch(
+                module=True,
+                log_dir=None,
+                num_processes=processes,
+                max_restarts=(settings.max_restarts or RESTARTS) if self.planned else 0,
+            )
             kinds = [fault["kind"] for fault in self.raised[before:]]
             # a failure without a fault in this launch comes again; so does a stop that nobody has asked for
             if self.codes[-1] == 0 or not kinds:
@@ -102,8 +108,12 @@ class ScriptRun:
 
     def _launch(self, **changed: Any) -> None:
         """Start the script once by a launcher of its own, and wait for its end."""
-        settings, words = self.options.settings.with_flags(**changed), (str(self.folder), str(len(self.codes)))
-        options = replace(self.options, settings=settings, script="accel_chaos.runner", arguments=words)
+        options = replace(
+            self.options,
+            settings=self.options.settings.with_flags(**changed),
+            script="accel_chaos.runner",
+            arguments=(str(self.folder), str(len(self.codes))),
+        )
         launcher = get_context("fork").Process(target=self._become_launcher, args=(options, os.getpid()))
         launcher.start()
         (self.folder / LAUNCHER).write_text(str(launcher.pid))
@@ -112,13 +122,19 @@ class ScriptRun:
                 launcher.join(LOOK_S)
                 for text in (self.folder / RAISED).read_text().split("\n")[len(self.raised) : -1]:
                     self.raised.append(json.loads(text))
-                    say("fault {number}: {kind} on rank {rank} in {phase}, after step {step}".format(**self.raised[-1]))
+                    # a resize of the run without faults has no number
+                    if self.raised[-1]["number"]:
+                        say(
+                            "fault {number}: {kind} on rank {rank} in {phase}, after step {step}".format(
+                                **self.raised[-1]
+                            )
+                        )
                 self.late = time.monotonic() > self.deadline
         finally:
-            launcher.terminate()
-            launcher.join(ENDING_S)
-            launcher.kill()
-            launcher.join()
+            # the second time it waits for no process; killed, it would leave its checkpoints in memory for a day
+            for end in (launcher.terminate, launcher.terminate, launcher.kill):
+                end()
+                launcher.join(ENDING_S)
         self.codes.append(launcher.exitcode)
 
     def _become_launcher(self, options: ResolvedOptions, parent: int) -> None:
@@ -126,8 +142,8 @@ class ScriptRun:
         os.setsid()
         os.chdir(self.folder / "work")
         with (self.folder / "output.txt").open("ab") as output:
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
+            for number in (1, 2):
+                os.dup2(output.fileno(), number)
         sys.exit(launch.run(options, stays=True))
 
 

@@ -15,8 +15,20 @@ from accel_ops.process_rng import capture
 from accel_ops.tree import leaves
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from accel_chaos.history import DRAWN, MOMENTS, RATES, SCALE, WEIGHTS
+
+
+def _objects(kind: type) -> list[Any]:
+    """Return all objects of a kind in this process."""
+    # not isinstance(), which asks a proxy for its class
+    return [found for found in gc.get_objects() if issubclass(type(found), kind)]
+
+
+def _named(what: str, objects: list[Any]) -> dict[str, Any]:
+    """Return objects by their names as states."""
+    return {f"{what} {type(one).__name__} (number {number})": one for number, one in enumerate(objects, 1)}
 
 
 def whole(tensor: Any) -> torch.Tensor:
@@ -29,11 +41,8 @@ def digest(value: Any) -> str:
     """Return a digest of nested values, equal for equal values in every process."""
     hashed = hashlib.blake2b(digest_size=6)
     for _, leaf in leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            held = whole(leaf)
-            hashed.update(view_bytes(held))
-        else:
-            hashed.update(str(content_number(leaf)).encode())
+        held = view_bytes(whole(leaf)) if isinstance(leaf, torch.Tensor) else str(content_number(leaf)).encode()
+        hashed.update(held)
     return hashed.hexdigest()
 
 
@@ -61,12 +70,15 @@ class TrainingState:
     def others(self) -> dict[str, nn.Module]:
         """The modules with parameters that nobody has prepared, among all objects of the process at first sight."""
         known = {id(parameter) for model in self.models for parameter in model.parameters()}
-        # not isinstance(), which asks a proxy for its class
-        modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
+        modules = _objects(nn.Module)
         inner = {id(part) for module in modules for part in module.children()}
-        outer = [module for module in modules if id(module) not in inner]
-        unknown = [module for module in outer if not known.issuperset(map(id, module.parameters()))]
-        return {f"the module {type(one).__name__} (number {number})": one for number, one in enumerate(unknown, 1)}
+        unknown = [one for one in modules if not known.issuperset(map(id, one.parameters()))]
+        return _named("the module", [one for one in unknown if id(one) not in inner])
+
+    @cached_property
+    def schedulers(self) -> dict[str, LRScheduler]:
+        """The schedulers among all objects of the process at first sight."""
+        return _named("the scheduler", _objects(LRScheduler))
 
     def weights(self) -> str:
         """Return a digest of the parameters of the prepared models."""
@@ -80,8 +92,9 @@ class TrainingState:
             RATES: [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups],
             DRAWN: capture(self.accelerator.run.device),
             SCALE: self.accelerator.scaler and self.accelerator.scaler.state_dict(),
+            **{name: module.state_dict() for name, module in self.others.items()},
+            **{name: scheduler.last_epoch for name, scheduler in self.schedulers.items()},
         }
-        state |= {name: module.state_dict() for name, module in self.others.items()}
         return {WEIGHTS: self.weights(), **{name: digest(value) for name, value in state.items()}}
 
     def final(self) -> dict[str, torch.Tensor]:

@@ -11,7 +11,8 @@ from accel_checkpoint.manifest import is_checkpoint
 from accel_state.errors import CannotRun
 
 #: the most bytes that are copied, and bytes that each file or folder counts for besides its content
-COPIED_BYTES, FOR_EACH = 1 << 30, 1 << 16
+COPIED_BYTES = 1_073_741_824
+FOR_EACH = 65_536
 #: folders that no run needs
 LEFT_OUT = {".git", "__pycache__"}
 
@@ -29,7 +30,8 @@ def make_work_folder(source: Path, work: Path, shared: Sequence[str] = ()) -> No
     Raises:
         CannotRun: There is too much to copy, or a shared name is missing.
     """
-    links, sizes = [source / name for name in shared], list[int]()
+    links = [source / name for name in shared]
+    sizes: list[int] = []
     if missing := [f"--share {link}: no such file or folder" for link in links if not link.exists()]:
         raise CannotRun("accel chaos", missing)
 
@@ -52,7 +54,7 @@ def make_work_folder(source: Path, work: Path, shared: Sequence[str] = ()) -> No
 def _is_copied(path: Path, work: Path) -> bool:
     if not os.access(path, os.R_OK) or path.name in LEFT_OUT or work.is_relative_to(path):
         return False
-    return path.is_file() or (path.is_dir() and not ((path / "pyvenv.cfg").exists() or is_checkpoint(path)))
+    return path.is_file() or (path.is_dir() and not (path / "pyvenv.cfg").exists() and not is_checkpoint(path))
 
 
 def inside(kept: Sequence[Path], path: Path) -> Path:
@@ -62,7 +64,7 @@ def inside(kept: Sequence[Path], path: Path) -> Path:
         kept: The working folder, and other folders in which a path stays as it is.
         path: The path.
     """
-    stays = any(path.is_relative_to(folder) for folder in kept)
+    stays = any(map(path.is_relative_to, kept))
     return path if stays else kept[0] / "outside" / path.relative_to(path.anchor)
 
 
