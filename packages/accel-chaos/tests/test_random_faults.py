@@ -19,7 +19,7 @@ IN_MEMORY = ("--memory_checkpoint_every", "5", SCRIPT, "--save_every", "0", "--w
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_hundred_random_faults_lose_nothing(size: int, sharded: bool, chaos: Chaos) -> None:
     """A1 of issue 35."""
-    words = ["--epochs", "100", *(["--sharded"] if sharded else [])]
+    words = ["--epochs", "50", *(["--sharded"] if sharded else [])]
     code, text, verdict = chaos("-n", size, "--faults", "100", "--seed", "35", "--budget", "55", *IN_MEMORY, *words)
     assert (code, verdict["cause"]) == (0, None), text
     assert (verdict["samples_lost"], verdict["samples_repeated"]) == (0, 0)

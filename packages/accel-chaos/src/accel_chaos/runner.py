@@ -56,7 +56,7 @@ def main(run: str, launch: str) -> None:
         ),
         # the longest wait of a process for another: one that is stopped for ever is waited for in vain
         patch.multiple(GroupOptions, limit=timedelta(seconds=20)),
-        patch.multiple(process_group, LATER=timedelta(seconds=10)),
+        patch.multiple(process_group, LATER=timedelta(seconds=5)),
         patch.multiple(store_exchange, SILENT_S=10.0),
         patch.multiple(configuration, _absolute=copied),
     ):

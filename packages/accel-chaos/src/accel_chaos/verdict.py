@@ -31,11 +31,16 @@ def judge(undisturbed: ScriptRun, like: ScriptRun, disturbed: ScriptRun) -> dict
         like: The run whose weights are expected: that one, or one without faults that was resized as the disturbed one.
         disturbed: The run with faults.
     """
-    reference, expected, history = undisturbed.history, like.history, disturbed.history
+    expected = like.history
+    history = disturbed.history
     add_costs(history.attempts, disturbed.raised)
-    every, had, wanted = reference.samples(), history.samples(), expected.samples()
-    # the order may be another after a resize, and so may be what `drop_last` leaves out
-    if _proof(like.folder / CONSUMED) != PROVED or len(expected.starts) != len(reference.starts):
+    every, had, wanted = undisturbed.history.samples(), history.samples(), expected.samples()
+    # the order may be another after a resize, and so may be what `drop_last` leaves out: less than a step each epoch
+    if (
+        _proof(like.folder / CONSUMED) != PROVED
+        or len(expected.starts) != len(undisturbed.history.starts)
+        or (every.total() - wanted.total()) * len(expected.steps) > wanted.total() * len(expected.starts)
+    ):
         wanted = every
     lost, repeated = (wanted - had).total(), (had - wanted).total()
     off = None
@@ -45,13 +50,16 @@ def judge(undisturbed: ScriptRun, like: ScriptRun, disturbed: ScriptRun) -> dict
     exact = disturbed.processes < 3
     cause = "a run did not end in time (--budget): the one with faults hangs, or there are too many faults"
     if not (disturbed.late or like.late):
-        near = off is not None and off <= (0 if exact else ROUNDINGS * rounding)
         cause = find_cause(
             wanted,
             expected,
             history,
             disturbed.raised,
-            well=near and not lost and not repeated and disturbed.codes[-1] == 0,
+            well=off is not None
+            and off <= (0 if exact else ROUNDINGS * rounding)
+            and not lost
+            and not repeated
+            and disturbed.codes[-1] == 0,
             exact=exact,
         )
     return {
@@ -81,12 +89,11 @@ def _difference(one: Path, other: Path) -> tuple[float, float]:
 
 def _proof(path: Path) -> str:
     try:
-        skipped = [
-            f"epoch {one.epoch} of loader {one.loader} begins at {one.first}" for one in verify(path) if one.first
-        ]
+        if any(one.first for one in verify(path)):
+            return "an epoch was served from its middle on, and nothing says what was before"
     except (FileNotFoundError, ConsumptionLogError) as error:
         return str(error)
-    return "; ".join(skipped) or PROVED
+    return PROVED
 
 
 def lines_of(verdict: dict[str, Any]) -> list[str]:
