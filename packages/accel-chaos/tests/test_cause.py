@@ -40,7 +40,7 @@ def states(step: int, rate: str, count: str) -> dict[str, str]:
     ],
     ids=["by the last rate", "by the count", "stepped twice"],
 )
-def test_a_scheduler_that_begins_anew_is_told_from_one_that_is_stepped_twice(
+def test_a_scheduler_that_begins_anew_is_told_from_one_stepped_twice(
     rates: str, counts: str, cause: str, tmp_path: Path
 ) -> None:
     expected = trained(tmp_path, (0, "abcdefg", "0123456"))

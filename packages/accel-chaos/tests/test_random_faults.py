@@ -43,7 +43,7 @@ def test_random_faults_lose_nothing(chaos: Chaos) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_resized_run_is_judged_by_a_run_without_faults_that_leaves_out_the_same_samples(chaos: Chaos) -> None:
+def test_a_resized_run_is_judged_by_one_without_faults_of_the_same_samples(chaos: Chaos) -> None:
     """The shuffle has no generator: another count of numbers for dropout draws another order of the next epoch."""
     options = ("--kinds", "resize,exception", "--at", "step:9", "--faults", "2")
     code, text, verdict = chaos("-n", "2", *options, SCRIPT, "--epochs", "3", "--samples", "100", "--dropout", "0.1")
