@@ -39,6 +39,8 @@ def main(run: str, launch: str) -> None:
     here = detect(environ)
     attempt = f"{launch:>03}-{environ[ATTEMPT]:>03}"
     monitor = RunMonitor(Injector(folder, attempt, here.rank, here.world_size, faults, until))
+    # for threads too, which outlive the script
+    store_exchange.SILENT_S = 10.0
     absolute = configuration._absolute
     kept = [folder / "work", Path(environ.get(MEMORY_CHECKPOINTS, folder))]
 
@@ -57,7 +59,6 @@ def main(run: str, launch: str) -> None:
         # the longest wait of a process for another: one that is stopped for ever is waited for in vain
         patch.multiple(GroupOptions, limit=timedelta(seconds=20)),
         patch.multiple(process_group, LATER=timedelta(seconds=5)),
-        patch.multiple(store_exchange, SILENT_S=10.0),
         patch.multiple(configuration, _absolute=copied),
     ):
         with monitored(monitor):
