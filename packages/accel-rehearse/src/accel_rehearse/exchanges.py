@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from accel_rehearse.allocations import tensors_in
-from accel_rehearse.refusal import frame_of_script, line_of
+from accel_rehearse.refusal import line_of
 
 torchs: Any = distributed_c10d  # of which torch has given no types
 NAMESPACES = ("c10d", "_c10d_functional")
@@ -54,7 +54,7 @@ class ExchangeLog:
 
     def call(self, what: str) -> None:
         """Take note of a call that all ranks have to make."""
-        self.calls.append((what, line_of(frame_of_script())))
+        self.calls.append((what, line_of()))
 
 
 def by_name(log: Sequence[Exchange], per_machine: int) -> list[dict[str, Any]]:

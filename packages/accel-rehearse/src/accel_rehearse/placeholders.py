@@ -41,7 +41,7 @@ class Placeholders:
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_WRAPPERS):
             frame = frame.f_back
         file, line = frame.f_code.co_filename, frame.f_lineno
-        tests = [getattr(node, "test", None) for node in ast.walk(tree_of(file))] if is_of_script(file) else []
+        tests = [getattr(node, "test", None) for node in ast.walk(tree_of(file))] if is_of_script(frame) else []
         if any(isinstance(test, ast.expr) and test.lineno <= line <= (test.end_lineno or 0) for test in tests):
             self.steered[line_of(frame)] = linecache.getline(file, line).strip()
         return False

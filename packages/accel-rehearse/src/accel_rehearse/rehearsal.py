@@ -37,7 +37,7 @@ from accel_rehearse.exchanges import ExchangeLog
 from accel_rehearse.fake_dispatch import FakeDispatch
 from accel_rehearse.loop_bounds import LoopBounds, RehearsalOver
 from accel_rehearse.placeholders import Placeholders
-from accel_rehearse.refusal import frame_of_script, line_of
+from accel_rehearse.refusal import line_of
 from accel_rehearse.stage import BACKWARD, PREPARE, STEP, Stage
 from accel_rehearse.surroundings import (
     converting_in_place,
@@ -146,7 +146,7 @@ class Rehearsal:
             yield
 
     def _line(self, what: str) -> None:
-        self.lines.setdefault(what, line_of(frame_of_script()))
+        self.lines.setdefault(what, line_of())
 
     def _gathering(self, *_: object) -> None:
         for loader in self.bounds.passing[-1:]:
@@ -159,7 +159,7 @@ class Rehearsal:
                 self.mistakes.append(
                     (
                         what,
-                        line_of(frame_of_script()),
+                        line_of(),
                         "use accelerator.gather_for_metrics",
                     )
                 )
@@ -177,7 +177,7 @@ class Rehearsal:
             self.mistakes.append(
                 (
                     record.getMessage(),
-                    line_of(frame_of_script()),
+                    line_of(),
                     "do as the warning says",
                 )
             )
