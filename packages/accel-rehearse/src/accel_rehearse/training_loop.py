@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 from contextlib import suppress
 from functools import cache
 from types import FrameType
+
+#: a range in which nothing is called, so that to compute it changes nothing
+_RANGE = re.compile(r"(?<![\w.])range\([^()]*\)")
 
 
 def epochs_of(frame: FrameType | None) -> int | None:
     """Return the number of epochs of the loop around a frame's line, or None if it is not plain to see.
 
-    The loop has to be over a `range` in which nothing is called, so that to compute it changes nothing.
-
     Args:
         frame: Frame in which a pass over a loader begins.
     """
     while frame is not None:
-        for bounds in _bounds_around(frame.f_code.co_filename, frame.f_lineno):
-            return len(range(*(eval(bound, frame.f_globals, frame.f_locals) for bound in bounds)))
+        for found in _ranges_around(frame.f_code.co_filename, frame.f_lineno):
+            return len(eval(found, frame.f_globals, frame.f_locals))
         frame = frame.f_back
     return None
 
 
 @cache
-def _bounds_around(file: str, line: int) -> list[list[str]]:
-    """Return the bounds of the ranges of the loops around a line, the innermost first."""
+def _ranges_around(file: str, line: int) -> list[str]:
+    """Return the ranges of the loops around a line, the innermost first."""
     return [
-        [ast.unparse(argument) for argument in call.args]
+        found
         for loop in ast.walk(tree_of(file))
         if isinstance(loop, ast.For) and loop.lineno < line <= (loop.end_lineno or 0)
-        for call in ast.walk(loop.iter)
-        if isinstance(call, ast.Call)
-        and ast.unparse(call.func) == "range"
-        and not any(isinstance(node, ast.Call) for argument in call.args for node in ast.walk(argument))
+        for found in _RANGE.findall(ast.unparse(loop.iter))
     ][::-1]
 
 
