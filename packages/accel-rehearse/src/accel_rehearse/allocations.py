@@ -7,7 +7,9 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,6 +26,8 @@ PARAMETERS, GRADIENTS, OPTIMIZER, BUFFERS, BATCHES, EXCHANGE, ACTIVATIONS = KIND
 )
 #: points of the curve of memory over a step
 POINTS = 72
+#: the names of modules, and of those in a row, such as layers.3 in layers.3.mlp
+NAME, ROW = re.compile(".+"), re.compile(r".*?\.\d+(?=\.|$)")
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +49,16 @@ class Block:
     reference: Any = None
 
 
+class Change(NamedTuple):
+    """A change of the memory of the device, the bytes that are there then, and where the script is."""
+
+    block: Block
+    more: int
+    total: int
+    phase: str
+    module: str
+
+
 class Allocations:
     """The memory that tensors take on the device, from the first to the last.
 
@@ -58,12 +72,7 @@ class Allocations:
         # whether anything was put on the device by now
         self._moved = False
         self._blocks: dict[int, Block] = {}
-        #: each change of memory: the block, and the bytes that came or went
-        self.changes: list[tuple[Block, int]] = []
-        self.current = self.peak = self.evaluation_peak = 0
-        #: where the script was at the peak
-        self.peak_at = {"module": "", "phase": SCRIPT}
-        self._peak_after = 0
+        self.changes = [Change(Block(""), 0, 0, SCRIPT, "")]
 
     def note(self, tensor: torch.Tensor, kind: str | None = None) -> None:
         """Take note of a tensor, if its memory is new.
@@ -109,67 +118,52 @@ class Allocations:
         self._change(block, size)
         self._change(block, 0)
 
+    def resize(self, storage: torch.UntypedStorage, size: int) -> None:
+        """Take note of memory that changes its size, as that of gathered weights does."""
+        if (block := self._blocks.get(storage._cdata)) is not None:
+            self._change(block, size)
+
     def _change(self, block: Block, size: int) -> None:
         more, block.size = size - block.size, size
-        if block.host:
-            return
-        self.current += more
-        self.changes.append((block, more))
-        if self._stage.evaluating:
-            self.evaluation_peak = max(self.evaluation_peak, self.current)
-        if self.current > self.peak:
-            self.peak, self._peak_after = self.current, len(self.changes)
+        if not block.host:
             phase = EVALUATION if self._stage.evaluating else self._stage.phase
-            self.peak_at = {
-                "module": self._stage.module or block.module,
-                "phase": phase,
-            }
+            total = self.changes[-1].total + more
+            self.changes.append(Change(block, more, total, phase, self._stage.module))
 
-    def peak_by_kind(self) -> dict[str, int]:
-        """Return the bytes of each kind at the peak."""
-        return self.over(0, self._peak_after, 1)[-1]
+    def held(self, end: int) -> dict[str, int]:
+        """Return the bytes of each kind after so many changes."""
+        return reduce(_changed, self.changes[:end], dict.fromkeys(KINDS, 0))
 
     def over(self, begin: int, end: int, points: int = POINTS) -> list[dict[str, int]]:
         """Return the bytes of each kind at the highest point of each of equally many changes.
 
         Args:
-            begin: Number of changes before, after which the first values are.
+            begin: Number of changes before the first value.
             end: Number of changes at the end.
-            points: Number of the other values.
+            points: Number of values, at most.
         """
-        sums, curve = Counter(dict.fromkeys(KINDS, 0)), list[dict[str, int]]()
-        marks = [begin + (end - begin) * point // points for point in range(points + 1)]
-        for first, last in zip([0, *marks], marks, strict=False):
-            total = highest = sums.total()
-            at = dict(sums)
-            for block, more in self.changes[first:last]:
-                sums[block.kind] += more
-                total += more
-                if total >= highest or last == begin:
-                    highest, at = total, dict(sums)
-            curve.append(at)
-        return curve
+        states = [*accumulate(self.changes[begin:end], _changed, initial=self.held(begin))]
+        each = -(-len(states) // points)
+        parts = [states[first : first + each] for first in range(0, len(states), each)]
+        return [max(part, key=lambda state: sum(state.values())) for part in parts]
 
-    def activations(self) -> Counter[str]:
-        """Return the bytes at the peak that were allocated in the forward of each module."""
+    def activations(self, end: int, names: re.Pattern[str]) -> Counter[str]:
+        """Return the bytes after so many changes that were allocated in forwards, by what is found in modules' names.
+
+        Args:
+            end: Number of changes.
+            names: What is looked for.
+        """
         sums = Counter[str]()
-        for block, more in self.changes[: self._peak_after]:
-            if block.kind == ACTIVATIONS and block.module:
-                sums[block.module] += more
+        for block, more, *_ in self.changes[:end]:
+            if block.kind == ACTIVATIONS and (name := names.match(block.module)) is not None:
+                sums[name[0]] += more
         return sums
 
-    def recomputed(self) -> int:
-        """Return the bytes at the peak that go if each of a row of modules is computed again in the backward."""
-        rows = Counter[str]()
-        for name, size in self.activations().items():
-            if (numbered := re.match(r".*?\.\d+(?=\.|$)", name)) is not None:
-                rows[numbered[0]] += size
-        return rows.total() - max(rows.values(), default=0)
 
-    def resize(self, storage: torch.UntypedStorage, size: int) -> None:
-        """Take note of memory that changes its size, as that of gathered weights does."""
-        if (block := self._blocks.get(storage._cdata)) is not None:
-            self._change(block, size)
+def _changed(state: dict[str, int], change: Change) -> dict[str, int]:
+    kind = change.block.kind
+    return {**state, kind: state[kind] + change.more}
 
 
 def tensors_in(tree: Any) -> Iterator[torch.Tensor]:

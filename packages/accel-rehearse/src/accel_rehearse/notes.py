@@ -9,11 +9,12 @@ from typing import Any
 from accel.checkpoint.parts import is_divided
 from accel_state.topology import Topology
 
-from accel_rehearse.allocations import bytes_of, distinct
+from accel_rehearse.allocations import NAME, ROW, bytes_of, distinct
 from accel_rehearse.exchanges import by_name
 from accel_rehearse.loop_bounds import length_or_none
 from accel_rehearse.rehearsal import Rehearsal
 from accel_rehearse.schedules import length_of
+from accel_rehearse.stage import EVALUATION
 
 #: bytes of a file of whole weights, at most
 LARGEST_FILE = 10 * 10**9
@@ -32,6 +33,10 @@ def notes_of(rehearsal: Rehearsal, place: Topology, *, failed: bool) -> dict[str
     parameters = distinct(one for model in models for one in model.parameters())
     states = distinct(value for one in rehearsal.optimizers for state in one.state.values() for value in state.values())
     begin, end = [(0, 0, 0), (0, 0, 0), *rehearsal.marks][-2:]
+    highest = max(allocations.changes, key=lambda change: change.total)
+    evaluated = [change.total for change in allocations.changes if change.phase == EVALUATION]
+    peak = allocations.changes.index(highest) + 1
+    rows = allocations.activations(peak, ROW)
     whole, loop = sum(one.nbytes for one in parameters), _loop(rehearsal)
     loop["checkpoint_bytes"] = whole + sum(one.nbytes for one in states)
     # sharded tensors are in files of each rank, and others in one for each optimizer and in some for the weights
@@ -43,18 +48,19 @@ def notes_of(rehearsal: Rehearsal, place: Topology, *, failed: bool) -> dict[str
             "parameters_bytes": bytes_of(parameters),
             "gradients_bytes": sum(rehearsal.gradients_bytes.values()),
             "optimizer_bytes": bytes_of(states),
-            "peak_bytes": allocations.peak,
-            "evaluation_peak_bytes": allocations.evaluation_peak,
-            "peak_at": allocations.peak_at,
-            "peak_by_kind": allocations.peak_by_kind(),
-            "largest_modules": dict(allocations.activations().most_common(8)),
+            "peak_bytes": highest.total,
+            "evaluation_peak_bytes": max(evaluated, default=0),
+            "peak_at": {"module": highest.module, "phase": highest.phase},
+            "peak_by_kind": allocations.held(peak),
+            "largest_modules": dict(allocations.activations(peak, NAME).most_common(8)),
             "memory_over_step": allocations.over(begin[2], end[2]),
             "exchanges": by_name(rehearsal.exchanges.log[begin[0] : end[0]], place.local_world_size),
             "flops": end[1] - begin[1],
         },
         "loop": loop,
         "whole_bytes": whole,
-        "recomputed_bytes": allocations.recomputed(),
+        # what goes if each of a row of modules is computed again in the backward
+        "recomputed_bytes": rows.total() - max(rows.values(), default=0),
         "lines": rehearsal.lines,
         "batches": [length_or_none(loader) for loader in rehearsal.bounds.training],
         "calls": rehearsal.exchanges.calls,
