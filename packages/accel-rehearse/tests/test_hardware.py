@@ -24,7 +24,7 @@ def test_numbers_replace_those_of_a_known_device() -> None:
 def test_a_step_is_bound_by_what_takes_longer() -> None:
     sent = {"name": "all_reduce", "bytes": 10**9, "group_size": 4, "machines": 1}
     said = {"flops": 10**12, "exchanges": [sent]}
-    hardware = hardware_of(None, "1GB/s,1MB/s", flops=10**12)
+    hardware = hardware_of(None, read_rates("1GB/s,1MB/s"), flops=10**12)
     inside = step_seconds(said, hardware, None)
     assert "1.5 s of exchange" in inside["assumed"]
     assert inside["bound"] == "compute"
@@ -36,7 +36,7 @@ def test_a_step_is_bound_by_what_takes_longer() -> None:
 
 def test_a_measured_step_has_the_exchange_of_the_devices_that_made_it() -> None:
     said = {"exchanges": [{"name": "all_gather", "bytes": 10**9, "group_size": 64, "machines": 8}]}
-    hardware = hardware_of(None, "2GB/s,1GB/s")
+    hardware = hardware_of(None, read_rates("2GB/s,1GB/s"))
     exchange = 63 / 64
     for text, least, most in (("2", 2, 2), ("2s@1", 2, 2), ("2s@8", 2 - 7 / 16, 2)):
         step = step_seconds(said, hardware, MEASURED.fullmatch(text))

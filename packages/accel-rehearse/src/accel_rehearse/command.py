@@ -41,12 +41,13 @@ exit codes: 0 if nothing is wrong; 1 if something is; 2 if SCRIPT cannot be rehe
 
 MEASURED = re.compile(r"([0-9]*\.?[0-9]+)s?(?:@([1-9][0-9]*))?")
 _RANKS = re.compile(r"[0-9]+(,[0-9]+)*")
-_RATE = "a number such as 990e12, 80GB or 2GB/s"
 
 
 def _text(pattern: re.Pattern[str]) -> Callable[[str], str | None]:
     return lambda text: text if pattern.fullmatch(text) else None
 
+
+_RATE = OptionType("RATE", "a number such as 990e12, 80GB or 2GB/s", read_number)
 
 #: for each option: its type, and words for the help
 OWN = [
@@ -69,26 +70,14 @@ OWN = [
             click.Choice([*KNOWN]),
             "The device of each rank. Default: none, so that nothing is too large.",
         ),
-        (
-            "memory",
-            OptionType("BYTES", _RATE, read_number),
-            "Memory of a device, in place of that of --device.",
-        ),
-        (
-            "flops",
-            OptionType("RATE", _RATE, read_number),
-            "Floating-point operations of a device per second, in the precision of the job.",
-        ),
+        ("memory", _RATE, "Memory of a device in bytes, in place of that of --device."),
+        ("flops", _RATE, "Floating-point operations of a device per second, in the precision of the job."),
         (
             "bandwidth",
             OptionType("RATES", "bytes per second such as 450GB/s,50GB/s", read_rates),
             "Bytes per second that a rank sends within a machine, and between machines.",
         ),
-        (
-            "disk",
-            OptionType("RATE", _RATE, read_number),
-            "Bytes per second that are written to the disk.",
-        ),
+        ("disk", _RATE, "Bytes per second that are written to the disk."),
         (
             "in_place",
             SWITCH,
@@ -160,14 +149,10 @@ def _rehearse(options: ResolvedOptions, asked: dict[str, Any]) -> list[dict[str,
     settings, environ = options.settings, dict(options.environ)
     if settings.parallelism_config is not None:  # the sizes are those of the job, and not of the ranks that run
         environ[BY_NAME["parallelism_config"].envvar] = as_text(settings.parallelism_config)
-    changed = {
-        "num_processes": len(asked["ranks"]),
-        "num_machines": None,
-        "parallelism_config": None,
-        "cpu": True,
-    }
-    options = replace(options, environ=environ, settings=settings.with_flags(**changed, gpu_ids=None))
-    job = read_script_job("accel rehearse", options)
+    alone = settings.with_flags(
+        num_processes=len(asked["ranks"]), num_machines=None, parallelism_config=None, cpu=True, gpu_ids=None
+    )
+    job = read_script_job("accel rehearse", replace(options, environ=environ, settings=alone))
     with tempfile.TemporaryDirectory(prefix=".accel-rehearse-") as folder:
         made = Path(folder, MADE)
         made.touch()

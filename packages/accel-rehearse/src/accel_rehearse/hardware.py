@@ -48,28 +48,19 @@ def read_number(text: str) -> int | None:
         return None
 
 
-def read_rates(text: str) -> str | None:
-    """Return a text of one or two rates with commas, or None if it cannot be read."""
-    rates = text.split(",")
-    return text if len(rates) <= 2 and all(map(read_number, rates)) else None
+def read_rates(text: str) -> dict[str, Any] | None:
+    """Return the rates within and between machines in a text of one or two, or None if it cannot be read."""
+    rates = [*map(read_number, text.split(","))]
+    return {"within": rates[0], "between": rates[-1]} if len(rates) <= 2 and all(rates) else None
 
 
-def hardware_of(device: str | None = None, bandwidth: str | None = None, **given: int | None) -> Hardware:
+def hardware_of(device: str | None = None, bandwidth: dict[str, Any] | None = None, **given: int | None) -> Hardware:
     """Return the device that options describe.
 
     Args:
         device: Name of a known device.
-        bandwidth: What `read_rates` has read: bytes per second within a machine, and between machines.
+        bandwidth: What `read_rates` has read.
         given: Other fields of the device.
     """
-    fields: dict[str, Any] = dict(
-        zip(
-            Hardware.__slots__,
-            map(read_number, KNOWN.get(device or "", ())),
-            strict=False,
-        )
-    )
-    if bandwidth:
-        rates = [*map(read_number, bandwidth.split(","))]
-        given |= {"within": rates[0], "between": rates[-1]}
-    return Hardware(**fields | {name: value for name, value in given.items() if value})
+    known: Any = zip(Hardware.__slots__, map(read_number, KNOWN.get(device or "", ())), strict=False)
+    return Hardware(**{**dict(known), **(bandwidth or {}), **{name: value for name, value in given.items() if value}})
