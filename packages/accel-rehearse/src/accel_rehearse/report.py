@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from accel_rehearse.durations import step_seconds
@@ -55,19 +56,14 @@ def table_of(report: Notes) -> str:
     """Return a report in words and columns."""
     ranks: dict[str, Notes] = report["ranks"]
     sizes = [name for name in ranks[min(ranks)] if name.endswith("_bytes")]
-    lines = [
-        "accel rehearse",
-        "".join(f"{_words(name):>16}" for name in ("memory", *sizes)),
-    ]
-    lines += [
-        "".join(f"{word:>16}" for word in (f"rank {rank}", *(size_of(said[name]) for name in sizes)))
-        for rank, said in ranks.items()
-    ]
+    rows = [["memory", *map(_words, sizes)]]
+    rows += [[f"rank {rank}", *(size_of(said[name]) for name in sizes)] for rank, said in ranks.items()]
+    lines = ["accel rehearse", *("".join(f"{cell:>16}" for cell in row) for row in rows)]
     for rank, said in ranks.items():
         lines.append(f"rank {rank}: the peak is in the {place_of(said)}; exchanges of a step:")
         exchange = "  {calls} x {name}, {}, ranks: {group_size}, machines: {machines}"
         lines += [exchange.format(size_of(each["bytes"]), **each) for each in said["exchanges"]]
-    lines += _picture(said)
+    lines += _picture(said["memory_over_step"])
     for name, value in report.items():
         if isinstance(value, int | float):
             lines.append(f"{_words(name)}: {size_of(value) if name.endswith('_bytes') else format(value, '.6g')}")
@@ -83,13 +79,9 @@ def _words(name: str) -> str:
     return name.removesuffix("_bytes").replace("_", " ")
 
 
-def _picture(said: Notes) -> list[str]:
+def _picture(curve: Sequence[dict[str, int]]) -> list[str]:
     """Return the memory of a rank over a step as rows of letters, each the first of a kind."""
-    curve = said["memory_over_step"]
     highest = max(sum(point.values()) for point in curve)
     stacks = ["".join(kind[0] * round(ROWS * size / max(highest, 1)) for kind, size in at.items()) for at in curve]
-    rows = ["  " + "".join(stack[row : row + 1] or " " for stack in stacks) for row in range(ROWS)]
-    return [
-        f"memory over a step, up to {size_of(highest)} ({', '.join(curve[0])})",
-        *map(str.rstrip, reversed(rows)),
-    ]
+    rows = ["  " + "".join(row).rstrip() for row in zip_longest(*stacks, fillvalue=" ")]
+    return [f"memory over a step, up to {size_of(highest)} ({', '.join(curve[0])})", *reversed(rows)]

@@ -3,8 +3,8 @@
 
 def size_of(count: float) -> str:
     """Return bytes in words, such as 1.5 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(count) < 1000 or unit == "TB":
+            break
         count /= 1000
-    return f"{count:.1f} TB"
+    return f"{count:.4g} {unit}"
