@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "accel-verify": {"accel-state", "accel-checkpoint", "accel-launch", "accel"},
     "accel-chaos": {"accel-comm", "accel-state", "accel-ops", "accel-checkpoint", "accel-launch", "accel"}
     | {"accel-verify"},
-    "accel-rehearse": {"accel-comm", "accel-state", "accel-ops", "accel-launch", "accel"},
+    "accel-rehearse": {"accel-comm", "accel-state", "accel-ops", "accel-launch", "accel", "accel-verify"},
 }
 # Import names of third parties that differ from the names of their distributions.
 DISTRIBUTION_OF = {"yaml": "pyyaml", "PIL": "pillow", "pytest_timeout": "pytest-timeout"}

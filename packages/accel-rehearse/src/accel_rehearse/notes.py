@@ -18,18 +18,13 @@ from accel_rehearse.stage import EVALUATION
 
 #: bytes of a file of whole weights, at most
 LARGEST_FILE = 10 * 10**9
+STEERED = "a number that only the device knows decides what is done next: "
 STEERS = "decide by the number of steps, or by values of the data"
 
 
-def notes_of(rehearsal: Rehearsal, place: Topology, *, failed: bool) -> dict[str, Any]:
-    """Return what a rehearsal has found of its rank.
-
-    Args:
-        rehearsal: A rehearsal that has ended.
-        place: The place of the rank.
-        failed: Whether the script has ended with an error.
-    """
-    allocations, models = rehearsal.allocations, rehearsal.models
+def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
+    """Return what a rehearsal that has ended has found of its rank, at its place."""
+    allocations, models, steered = rehearsal.allocations, rehearsal.models, rehearsal.placeholders.steered.items()
     parameters = distinct(one for model in models for one in model.parameters())
     states = distinct(value for one in rehearsal.optimizers for state in one.state.values() for value in state.values())
     begin, end = [(0, 0, 0), (0, 0, 0), *rehearsal.marks][-2:]
@@ -64,15 +59,8 @@ def notes_of(rehearsal: Rehearsal, place: Topology, *, failed: bool) -> dict[str
         "lines": rehearsal.lines,
         "batches": [length_or_none(loader) for loader in rehearsal.bounds.training],
         "calls": rehearsal.exchanges.calls,
-        "mistakes": [*rehearsal.mistakes, *_mistakes(rehearsal, failed=failed)],
-        "refusals": [
-            [
-                f"a number that only the device knows decides what is done next: {text}",
-                line,
-                STEERS,
-            ]
-            for line, text in rehearsal.placeholders.steered.items()
-        ],
+        "mistakes": [*rehearsal.mistakes, *_mistakes(rehearsal)],
+        "refusals": [*rehearsal.refusals, *((STEERED + text, line, STEERS) for line, text in steered)],
     }
 
 
@@ -100,7 +88,7 @@ def _loop(rehearsal: Rehearsal) -> dict[str, Any]:
     }
 
 
-def _mistakes(rehearsal: Rehearsal, *, failed: bool) -> Iterator[list[str]]:
+def _mistakes(rehearsal: Rehearsal) -> Iterator[list[str]]:
     """Yield what this rank alone shows to be wrong: what, the line, and what would help."""
     where, training = rehearsal.lines.get("prepare", ""), rehearsal.bounds.training
     if "unprepared" in rehearsal.lines and not training:
@@ -110,7 +98,7 @@ def _mistakes(rehearsal: Rehearsal, *, failed: bool) -> Iterator[list[str]]:
             rehearsal.lines["unprepared"],
             "pass the loader to accelerator.prepare",
         ]
-    if not rehearsal.marks and not failed:
+    if not rehearsal.marks and not rehearsal.mistakes:
         yield [
             "no optimizer has made a step",
             where,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -13,7 +12,7 @@ from accel_ops.packing import SMALL, travels_small
 from accel_state import run_context
 from accel_state.data_ranks import DataRanks
 from accel_state.devices.cpu import Cpu
-from accel_state.environ import STORE_FD, change, worker_environ
+from accel_state.environ import FLIGHT_RECORDER, STORE_FD, change, worker_environ
 from accel_state.run import Run, RunRequest
 from accel_state.topology import Topology
 from torch._subclasses.fake_tensor import FakeTensor
@@ -30,14 +29,7 @@ def as_rank(topology: Topology, *, on_call: Callable[[str], None]) -> Iterator[N
         topology: The place of the rank.
         on_call: What is told of each call that all ranks have to make.
     """
-    change(
-        {
-            **worker_environ(topology),
-            "MASTER_PORT": "1",
-            STORE_FD: None,
-            "ACCEL_FLIGHT_RECORDER": None,
-        }
-    )
+    change({**worker_environ(topology), "MASTER_PORT": "1", STORE_FD: None, FLIGHT_RECORDER: None})
     rank, size = topology.rank, topology.world_size
     if size == 1:
         yield
@@ -52,15 +44,11 @@ def as_rank(topology: Topology, *, on_call: Callable[[str], None]) -> Iterator[N
         run = Run(topology, device, device.place(None), peers, request.precision)
         return run_context._arranged(run, request.mesh)
 
-    whole = DataRanks.__init__
-
-    def speaking(ranks: Any, *args: Any) -> None:
-        whole(ranks, *args)
-        ranks._speaks = True  # for the ranks that would speak for it
-
+    # each rank speaks for those that would speak for it
+    speaks = property(lambda _: True, lambda *_: None)
     with ExitStack() as stack:
         stack.enter_context(patch.object(run_context, "_start", start))
-        stack.enter_context(patch.object(DataRanks, "__init__", speaking))
+        stack.enter_context(patch.object(DataRanks, "_speaks", speaks, create=True))
         # the states of random numbers come from a process that has the same
         stack.enter_context(patch("accel_data.resume.sampling_rng._of_first", lambda _, capture: capture()))
         for module in ("gather", "reduce", "broadcast", "scatter"):

@@ -76,8 +76,9 @@ class Rehearsal:
         self.lines: dict[str, str] = {}
         #: what is called to save a model in a format of its own
         self.unwritten = Mock(return_value=None)
-        #: what is wrong: what, the line, and what would help
+        #: what is wrong, and what cannot be rehearsed: what, the line, and what would help
         self.mistakes: list[tuple[str, str, str]] = []
+        self.refusals: list[tuple[str, str, str]] = []
 
     def prepared(self, accelerator: Accelerator, ready: object) -> None:
         """Note an object that an Accelerator has prepared."""
@@ -156,13 +157,7 @@ class Rehearsal:
             )
             if self.stage.evaluating and loader not in self.bounds.training and length % rows:
                 what = f"gather returns repeated samples too: {-(-length // rows) * rows} for {length} of the data"
-                self.mistakes.append(
-                    (
-                        what,
-                        line_of(),
-                        "use accelerator.gather_for_metrics",
-                    )
-                )
+                self.mistakes.append((what, line_of(), "use accelerator.gather_for_metrics"))
 
     def _iterating(self, loader: DataLoader[Any]) -> None:
         if loader not in self.loaders:
@@ -174,13 +169,7 @@ class Rehearsal:
 
     def _logging(self, logger: logging.Logger, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING and record.name.startswith("accel_data"):
-            self.mistakes.append(
-                (
-                    record.getMessage(),
-                    line_of(),
-                    "do as the warning says",
-                )
-            )
+            self.mistakes.append((record.getMessage(), line_of(), "do as the warning says"))
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not isinstance(optimizer, AcceleratedOptimizer):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from accel_comm.errors import AccelError
 from accel_state.environ import process_environ
 from accel_state.topology import Rendezvous, Topology
+from accel_verify.runner import run_script
 
 from accel_rehearse.loop_bounds import RehearsalOver
 from accel_rehearse.made_files import MADE
@@ -37,75 +36,42 @@ def main(arguments: Sequence[str]) -> int:
         The exit code: 0, also if the script cannot be rehearsed, which the notes say.
     """
     asked, script, *rest = json.loads(arguments[0]), *arguments[1:]
-    rank, size, cpu = (
-        asked["ranks"][int(process_environ().get("RANK", "0"))],
-        asked["size"],
-        asked["cpu"],
-    )
+    rank, size = asked["ranks"][int(process_environ().get("RANK", "0"))], asked["size"]
     mine = size // asked["machines"]
-    place = Topology(
-        rank,
-        size,
-        rank % mine,
-        mine,
-        rank // mine,
-        Rendezvous("127.0.0.1", 1),
-        "accel rehearse",
-    )
-    rehearsal, faults = Rehearsal(asked["steps"], cpu=cpu), dict[str, list[str]]()
+    place = Topology(rank, size, rank % mine, mine, rank // mine, Rendezvous("127.0.0.1", 1), "accel rehearse")
+    rehearsal, folder = Rehearsal(asked["steps"], cpu=asked["cpu"]), Path(asked["folder"])
     with as_rank(place, on_call=rehearsal.exchanges.call):
         try:
-            files = nullcontext() if asked["in_place"] else ProtectedFiles(Path(asked["folder"], MADE)).watched()
-            with files, rehearsal.running():
-                _run(script, rest, module=asked["module"])
-        except (Exception, RehearsalOver, SystemExit) as error:  # noqa: BLE001 - told by its line
-            faults = _faults_of(error, rehearsal)
-        notes = notes_of(rehearsal, place, failed=bool(faults))
-    for problems, fault in faults.items():
-        notes[problems].append(fault)
-    Path(asked["folder"], f"rank-{rank}.json").write_text(json.dumps(notes))
+            files = nullcontext() if asked["in_place"] else ProtectedFiles(folder / MADE).watched()
+            with suppress(RehearsalOver), files, rehearsal.running():
+                run_script(script, rest, module=asked["module"])
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - told by its line
+            _note_error(error, rehearsal)
+        (folder / f"rank-{rank}.json").write_text(json.dumps(notes_of(rehearsal, place)))
     return 0
 
 
-def _faults_of(error: BaseException, rehearsal: Rehearsal) -> dict[str, list[str]]:
-    """Return what ended a script, its line and a way out, as a mistake of the script or as a refusal."""
-    # a script that asks for each batch may ask for one more than there are steps
-    is_over = isinstance(error, RehearsalOver) or (isinstance(error, StopIteration) and rehearsal.bounds.is_done)
-    line, what = line_of_error(error), f"{type(error).__name__}: {error}"
-    if is_over or (isinstance(error, SystemExit) and not error.code):
-        return {}
+def _note_error(error: BaseException, rehearsal: Rehearsal) -> None:
+    """Note what ended a script, its line and a way out, as a mistake of the script or as a refusal."""
+    if isinstance(error, StopIteration) and rehearsal.bounds.is_done:
+        return  # a script that asks for each batch may ask for one more than there are steps
     traceback.print_exception(error)
+    line, what = line_of_error(error), f"{type(error).__name__}: {error}"
     if isinstance(error, CannotRehearse):
-        return {"refusals": [str(error), line, "rehearse without it"]}
-    if any(call.args and str(call.args[0]) in what for call in rehearsal.unwritten.call_args_list):
-        return {"refusals": [what, line, "leave out to read what save_pretrained has not written in a rehearsal"]}
-    if _is_of_fakes(error):
-        return {
-            "refusals": [
-                what,
-                line,
-                "leave this out of the rehearsal, as what it computes depends on numbers",
-            ]
-        }
-    ends = "a job would end here as well"
-    return {"mistakes": [what, line, f"{ends}: do as the error says" if isinstance(error, AccelError) else ends]}
+        rehearsal.refusals.append((str(error), line, "rehearse without it"))
+    elif any(call.args and str(call.args[0]) in what for call in rehearsal.unwritten.call_args_list):
+        remedy = "leave out to read what save_pretrained has not written in a rehearsal"
+        rehearsal.refusals.append((what, line, remedy))
+    elif _is_of_fakes(error):
+        remedy = "leave this out of the rehearsal, as what it computes depends on numbers"
+        rehearsal.refusals.append((what, line, remedy))
+    else:
+        rehearsal.mistakes.append((what, line, "a job would end here as well: do as the error says"))
 
 
 def _is_of_fakes(error: BaseException | None) -> bool:
     """Return whether an error, or what it came from, is about tensors without numbers."""
-    if error is None:
-        return False
-    of_fakes = _OF_FAKES.search(str(error)) or type(error).__module__.startswith("torch._subclasses")
-    return bool(of_fakes) or _is_of_fakes(error.__cause__)
-
-
-def _run(script: str, arguments: Sequence[str], *, module: bool) -> None:
-    sys.argv = [script, *arguments]
-    if module:
-        runpy.run_module(script, run_name="__main__", alter_sys=True)
-    else:
-        sys.path[0] = str(Path(script).resolve().parent)
-        runpy.run_path(script, run_name="__main__")
+    return error is not None and bool(_OF_FAKES.search(f"{type(error)}: {error}") or _is_of_fakes(error.__cause__))
 
 
 if __name__ == "__main__":
