@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,9 @@ def test_a_script_that_removes_what_was_there_is_refused(tmp_path: Path, rehears
 def test_a_rehearsal_needs_no_library_that_accel_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("safetensors", "safetensors.torch"):
         monkeypatch.setitem(sys.modules, name, None)
-    with writing_nothing(lambda call: None):
+    with ExitStack() as stack:
+        for patch in writing_nothing(lambda call: None):
+            stack.enter_context(patch)
         torch.save(nn.Linear(1, 1), tmp_path / "weights")
     assert not list(tmp_path.iterdir())
 

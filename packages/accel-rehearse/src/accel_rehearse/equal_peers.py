@@ -59,19 +59,16 @@ class EqualPeers(Transport, PointToPoint):
         return AgreedVotes(what, self)
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.detach().contiguous()
-        x = x.unsqueeze(0) if x.ndim == 0 else x
+        x = torch.atleast_1d(x.detach()).contiguous()
+        out = torch.cat([x] * self.size)
         if x.numel():
-            out = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
             dist.all_gather(list(out.chunk(self.size)), x)
-        return x.repeat(self.size, *[1] * (x.ndim - 1))
+        return out
 
     def all_reduce(self, x: torch.Tensor, how: Reduction) -> torch.Tensor:
         y = x.detach().clone(memory_format=torch.contiguous_format)
         dist.all_reduce(y)
-        if how == "sum":
-            return y * self.size
-        return y / 1 if how == "mean" else y
+        return y * self.size if how == "sum" else y / 1 if how == "mean" else y
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
         x = x.detach().contiguous()

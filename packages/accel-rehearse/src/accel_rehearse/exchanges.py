@@ -15,8 +15,13 @@ from accel_rehearse.refusal import line_of
 
 torchs: Any = distributed_c10d  # of which torch has given no types
 NAMESPACES = ("c10d", "_c10d_functional")
-#: the field's names, which torch writes in several ways
-_NAMES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+#: the field's names, by what torch's have in common
+_NAMES = {
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "allreduce": "all_reduce",
+    "alltoall": "all_to_all",
+}
 
 #: an exchange: its name, the ranks that take part, the bytes of the whole tensor
 Exchange = tuple[str, tuple[int, ...], int]
@@ -38,8 +43,7 @@ class ExchangeLog:
             args: Its arguments.
         """
         operation, group = func._schema.name.partition("::")[2].strip("_"), args[-1]
-        bare = operation.replace("_", "")
-        name = next((one for one in _NAMES if one.replace("_", "") in bare), operation)
+        name = next((name for bare, name in _NAMES.items() if bare in operation.replace("_", "")), operation)
         if func.namespace == "c10d":
             group = next(torchs.ProcessGroup.unbox(one) for one in args[1:] if isinstance(one, torch.ScriptObject))
             whole, parts = args[name in ("reduce_scatter", "gather", "scatter")], 1

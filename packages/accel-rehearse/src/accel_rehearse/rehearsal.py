@@ -138,8 +138,8 @@ class Rehearsal:
                     lambda *_: _disable_current_modes(),
                 ),
                 converting_in_place(),
-                writing_nothing(self.exchanges.call),
-                many_at_once(cpu=self._cpu),
+                *writing_nothing(self.exchanges.call),
+                *many_at_once(cpu=self._cpu),
                 patch.object(Accelerator, "observer", self),
                 self.mode,
             ):

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from importlib import import_module
+from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
 
 import torch
-import torch.distributed as dist
 from accel import Accelerator
 from accel.checkpoint.checkpointer import Checkpointer
 from accel.checkpoint.find import CheckpointFinder
+from accel.preparation import ConsumptionLog
 from accel.tracking.session import TrackingSession
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from accel_rehearse.refusal import CannotRehearse
 
@@ -55,37 +55,27 @@ def converting_in_place() -> Any:
 def exchange_in_python(container: Any, *_: object) -> None:
     """Give a container a hook that adds up its gradients by a call of Python, if it has none."""
     if not container._comm_hooks:
-        # a lambda has no annotations, which torch would check
-        container.register_comm_hook(container.process_group, lambda group, bucket: _add_up(bucket.buffer(), group))
+        container.register_comm_hook(container.process_group, allreduce_hook)
 
 
-def _add_up(buffer: torch.Tensor, group: Any) -> Any:
-    work: Any = dist.all_reduce(buffer, group=group, async_op=True)
-    return work.get_future().then(lambda future: future.value()[0])
-
-
-@contextmanager
-def many_at_once(*, cpu: bool) -> Iterator[None]:
-    """Let fakes be among the tensors of which torch changes many at once inside the block.
+def many_at_once(*, cpu: bool) -> list[Any]:
+    """Return patches by which fakes may be among the tensors of which torch changes many at once.
 
     Args:
         cpu: Whether the job computes on the CPU, where optimizers change one after the other by default.
     """
-    name, listed = "_get_foreach_kernels_supported_devices", "_foreach_supported_types"
-    with ExitStack() as stack:
-        for place in (
-            import_module("torch.optim.optimizer"),
-            import_module("torch.utils._foreach_utils"),
-        ):
-            stack.enter_context(patch.object(place, listed, [*getattr(place, listed), FakeTensor]))
-            if not cpu:
-                stack.enter_context(patch.object(place, name, Mock(return_value=["cpu"])))
-        yield
+    return [
+        patch.multiple(
+            module,
+            _foreach_supported_types=[torch.Tensor, nn.Parameter, FakeTensor],
+            _get_foreach_kernels_supported_devices=Mock(return_value=[] if cpu else ["cpu"]),
+        )
+        for module in ("torch.optim.optimizer", "torch.utils._foreach_utils")
+    ]
 
 
-@contextmanager
-def writing_nothing(call: Callable[[str], None]) -> Iterator[None]:
-    """Write no checkpoint, weights or record inside the block. What torch has saved can be loaded again.
+def writing_nothing(call: Callable[[str], None]) -> list[Any]:
+    """Return patches by which no checkpoint, weights or record is written, and torch loads again what it has saved.
 
     Args:
         call: Function that takes note of a call that all ranks have to make.
@@ -110,33 +100,18 @@ def writing_nothing(call: Callable[[str], None]) -> Iterator[None]:
         return Path(output_dir or checkpointer.project.project_dir or ".")
 
     nothing = Mock(return_value=None)
-    with ExitStack() as stack:
-        for place, changed in (
-            (Accelerator, {"save_model": nothing, "save": keep}),
-            (
-                Checkpointer,
-                {
-                    "save": save,
-                    "load": nothing,
-                    "save_and_stop": Mock(side_effect=SystemExit(0)),
-                },
-            ),
-            (CheckpointFinder, {"_numbered": Mock(return_value=[])}),
-            ("accel.preparation.ConsumptionLog", {"write": nothing}),
-            (TrackingSession, {"__init__": untracked}),
-            (torch, {"save": keep, "load": loaded, "compile": _uncompiled}),
-            (
-                "safetensors.torch",
-                {
-                    "save_file": nothing,
-                    "save_model": nothing,
-                    "save": Mock(return_value=b""),
-                },
-            ),
-        ):
-            if place != "safetensors.torch" or find_spec("safetensors"):  # nothing of accel needs it
-                stack.enter_context(patch.multiple(place, **changed))
-        yield
+    patches = [
+        patch.multiple(Accelerator, save_model=nothing, save=keep),
+        patch.multiple(Checkpointer, save=save, load=nothing),
+        patch.object(CheckpointFinder, "_numbered", Mock(return_value=[])),
+        patch.object(ConsumptionLog, "write", nothing),
+        patch.object(TrackingSession, "__init__", untracked),
+        patch.multiple(torch, save=keep, load=loaded, compile=_uncompiled),
+    ]
+    if find_spec("safetensors"):  # nothing of accel needs it
+        save_bytes = Mock(return_value=b"")
+        patches += [patch.multiple("safetensors.torch", save_file=nothing, save_model=nothing, save=save_bytes)]
+    return patches
 
 
 def _uncompiled(model: Any = None, **_: object) -> Any:
