@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from accel_rehearse.made_files import remove_made
-from accel_rehearse.protected_files import ProtectedFiles
+from accel_rehearse.protected_files import protecting, remove_made
 from accel_rehearse.refusal import CannotRehearse
 from accel_rehearse.surroundings import writing_nothing
 from torch import nn
@@ -95,9 +94,8 @@ def test_each_way_to_change_what_was_there_is_refused(tmp_path: Path, monkeypatc
     made_list = tmp_path / ".made" / "list"
     made_list.parent.mkdir()
     made_list.touch()
-    files = ProtectedFiles(made_list)
-    files._watching = True
-    files.check("os.mkdir", ("new", 0o777, -1))
+    check = protecting(made_list)
+    check("os.mkdir", ("new", 0o777, -1))
     (tmp_path / "new").mkdir()
     refused: list[tuple[str, tuple[Any, ...]]] = [
         ("open", ("link", "w", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)),
@@ -110,7 +108,7 @@ def test_each_way_to_change_what_was_there_is_refused(tmp_path: Path, monkeypatc
     ]
     for event, args in refused:
         with pytest.raises(CannotRehearse, match="was there before"):
-            files.check(event, args)
+            check(event, args)
     allowed: list[tuple[str, tuple[Any, ...]]] = [
         ("open", ("mine", "r", os.O_RDONLY)),
         ("open", (1, "w", os.O_WRONLY)),
@@ -120,4 +118,4 @@ def test_each_way_to_change_what_was_there_is_refused(tmp_path: Path, monkeypatc
         ("import", ("os",)),
     ]
     for event, args in allowed:
-        files.check(event, args)
+        check(event, args)

@@ -21,7 +21,7 @@ from accel_launch.script_job import read_script_job
 from accel_state.errors import CannotRun
 
 from accel_rehearse.hardware import KNOWN, hardware_of, read_number, read_rates
-from accel_rehearse.made_files import MADE, remove_made
+from accel_rehearse.protected_files import remove_made
 from accel_rehearse.report import report_of, table_of
 
 RUNNER = "accel_rehearse.runner"
@@ -154,7 +154,7 @@ def _rehearse(options: ResolvedOptions, asked: dict[str, Any]) -> list[dict[str,
     )
     job = read_script_job("accel rehearse", replace(options, environ=environ, settings=alone))
     with tempfile.TemporaryDirectory(prefix=".accel-rehearse-") as folder:
-        made = Path(folder, MADE)
+        made = Path(folder, "made")
         made.touch()
         try:
             code, words = job.run(

@@ -5,22 +5,14 @@ from __future__ import annotations
 import re
 import sys
 import sysconfig
-from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
 
-import torch
 from accel_comm.errors import AccelError
 
-#: folders whose lines are not the script's
-_LIBRARIES = (
-    str(Path(torch.__file__).parent),
-    sysconfig.get_path("stdlib"),
-    sysconfig.get_path("purelib"),
-    "<",
-)
-#: the packages of accel
-_OWN = re.compile(r"accel(_|\.|$)")
+#: folders whose lines are not the script's, and packages that may be elsewhere
+_LIBRARIES = ("<", *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+_PACKAGES = re.compile(r"(accel(_\w+)?|torch)(\.|$)")
 
 
 class CannotRehearse(AccelError):
@@ -30,7 +22,7 @@ class CannotRehearse(AccelError):
 def is_of_script(frame: FrameType) -> bool:
     """Return whether a frame is of the user's own code, and of no library."""
     package = frame.f_globals.get("__package__") or ""
-    return not frame.f_code.co_filename.startswith(_LIBRARIES) and not _OWN.match(package)
+    return not frame.f_code.co_filename.startswith(_LIBRARIES) and not _PACKAGES.match(package)
 
 
 def frame_of_script(frame: FrameType | None = None) -> FrameType | None:
@@ -57,5 +49,4 @@ def line_of(frame: FrameType | None = None) -> str:
 
 def line_of_error(error: BaseException) -> str:
     """Return the file and line of the innermost frame of the user's code that an error has passed, or nothing."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    return line_of(frames[-1])
+    return line_of([*walk_tb(error.__traceback__)][-1][0])

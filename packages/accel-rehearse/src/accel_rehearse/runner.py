@@ -7,7 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from accel_state.environ import process_environ
@@ -15,9 +15,8 @@ from accel_state.topology import Rendezvous, Topology
 from accel_verify.runner import run_script
 
 from accel_rehearse.loop_bounds import RehearsalOver
-from accel_rehearse.made_files import MADE
 from accel_rehearse.notes import notes_of
-from accel_rehearse.protected_files import ProtectedFiles
+from accel_rehearse.protected_files import protecting
 from accel_rehearse.rank import as_rank
 from accel_rehearse.refusal import CannotRehearse, line_of_error
 from accel_rehearse.rehearsal import Rehearsal
@@ -40,10 +39,11 @@ def main(arguments: Sequence[str]) -> int:
     mine = size // asked["machines"]
     place = Topology(rank, size, rank % mine, mine, rank // mine, Rendezvous("127.0.0.1", 1), "accel rehearse")
     rehearsal, folder = Rehearsal(asked["steps"], cpu=asked["cpu"]), Path(asked["folder"])
+    if not asked["in_place"]:
+        sys.addaudithook(protecting(folder / "made"))
     with as_rank(place, on_call=rehearsal.exchanges.call):
         try:
-            files = nullcontext() if asked["in_place"] else ProtectedFiles(folder / MADE).watched()
-            with suppress(RehearsalOver), files, rehearsal.running():
+            with suppress(RehearsalOver), rehearsal.running():
                 run_script(script, rest, module=asked["module"])
         except (Exception, SystemExit) as error:  # noqa: BLE001 - told by its line
             _note_error(error, rehearsal)
