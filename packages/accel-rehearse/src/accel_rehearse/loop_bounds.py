@@ -28,53 +28,44 @@ class LoopBounds:
     """The end of loops.
 
     Args:
-        steps: Optimizer steps to make.
         allocations: What is told of batches.
-        made: Returns the optimizer steps that were made, by all optimizers on average.
     """
 
-    def __init__(self, steps: int, allocations: Allocations, made: Callable[[], float]) -> None:
-        self.steps, self._allocations, self._made = steps, allocations, made
-        self.backwards = 0
+    def __init__(self, allocations: Allocations) -> None:
+        self._allocations = allocations
         #: the loaders that are trained on, with the epochs of the loop around
         self.training: dict[Any, int | None] = {}
-        #: the loaders of the passes that are under way
-        self.passing: list[Any] = []
-        self._ends_at = 0.0
+        #: the loaders of the passes that are under way, with the same
+        self.passing: list[tuple[Any, int | None]] = []
+        #: when further passes end, once all steps are made
+        self.ends_at: float | None = None
 
-    @property
-    def is_done(self) -> bool:
-        """True if all steps were made."""
-        return self._made() >= self.steps
+    def trained(self) -> None:
+        """Note that the passes that are under way are trained on."""
+        for loader, epochs in self.passing:
+            self.training.setdefault(loader, epochs)
+
+    def made_all(self) -> None:
+        """Note that all steps are made."""
+        self.ends_at = time.monotonic() + FURTHER_S
 
     def bounded(self, iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
         """Return the `__iter__` of prepared loaders whose passes end early."""
 
-        def begin(loader: Any) -> Iterator[Any]:
-            epochs = None if loader in self.training else epochs_of(frame_of_script())
-            return self._pass(loader, iterate(loader), epochs)
-
-        return begin
-
-    def _pass(self, loader: Any, batches: Iterator[Any], epochs: int | None) -> Iterator[Any]:
-        if self.is_done and loader in self.training:
-            self._ends_at = self._ends_at or time.monotonic() + FURTHER_S
-            if time.monotonic() > self._ends_at:
+        def batches_of(loader: Any) -> Iterator[Any]:
+            if self.ends_at and loader in self.training and time.monotonic() > self.ends_at:
                 raise RehearsalOver
-        before = self.backwards
-        self.passing.append(loader)
-        try:
-            for served, batch in enumerate(batches):
-                if self.backwards > before:
-                    self.training.setdefault(loader, epochs)
-                if served and (self.is_done if loader in self.training else served >= EVALUATION_BATCHES):
-                    return
-                self._allocations.note_all(batch, BATCHES)
-                yield batch
-        finally:
-            self.passing.remove(loader)
-            if self.backwards > before:
-                self.training.setdefault(loader, epochs)
+            self.passing.append(under_way := (loader, epochs_of(frame_of_script())))
+            try:
+                for served, batch in enumerate(iterate(loader)):
+                    if served and (self.ends_at if loader in self.training else served >= EVALUATION_BATCHES):
+                        return
+                    self._allocations.note_all(batch, BATCHES)
+                    yield batch
+            finally:
+                self.passing.remove(under_way)
+
+        return batches_of
 
 
 def length_or_none(loader: Any) -> int | None:

@@ -35,7 +35,7 @@ from accel_rehearse.allocations import (
 )
 from accel_rehearse.exchanges import ExchangeLog
 from accel_rehearse.fake_dispatch import FakeDispatch
-from accel_rehearse.loop_bounds import LoopBounds, RehearsalOver
+from accel_rehearse.loop_bounds import LoopBounds, RehearsalOver, length_or_none
 from accel_rehearse.placeholders import Placeholders
 from accel_rehearse.refusal import line_of
 from accel_rehearse.stage import BACKWARD, PREPARE, STEP, Stage
@@ -57,10 +57,10 @@ class Rehearsal:
     """
 
     def __init__(self, steps: int, *, cpu: bool) -> None:
-        self.stage, self._cpu = Stage(), cpu
+        self.stage, self._steps, self._cpu = Stage(), steps, cpu
         self.allocations = Allocations(self.stage, apart=not cpu)
         self.exchanges, self.placeholders = ExchangeLog(), Placeholders()
-        self.bounds = LoopBounds(steps, self.allocations, lambda: self._made / max(len(self.optimizers), 1))
+        self.bounds = LoopBounds(self.allocations)
         self.mode = FakeDispatch(self.stage, self.allocations, self.exchanges, self.placeholders)
         self.models: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
@@ -99,7 +99,7 @@ class Rehearsal:
 
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
         """Note that a backward begins."""
-        self.bounds.backwards += 1
+        self.bounds.trained()
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -150,11 +150,8 @@ class Rehearsal:
         self.lines.setdefault(what, line_of())
 
     def _gathering(self, *_: object) -> None:
-        for loader in self.bounds.passing[-1:]:
-            rows, length = (
-                loader.total_batch_size or 1,
-                loader.total_dataset_length or 0,
-            )
+        for loader, _ in self.bounds.passing[-1:]:
+            rows, length = loader.total_batch_size or 1, length_or_none(loader.dataset) or 0
             if self.stage.evaluating and loader not in self.bounds.training and length % rows:
                 what = f"gather returns repeated samples too: {-(-length // rows) * rows} for {length} of the data"
                 self.mistakes.append((what, line_of(), "use accelerator.gather_for_metrics"))
@@ -185,15 +182,11 @@ class Rehearsal:
         self._stepping.__exit__(None, None, None)
         self.allocations.note_all(optimizer.state, OPTIMIZER)
         self._made += 1
-        if self._made % max(len(self.optimizers), 1) == 0 and len(self.marks) < self.bounds.steps:
-            self.marks.append(
-                (
-                    len(self.exchanges.log),
-                    self.mode.flops,
-                    len(self.allocations.changes),
-                )
-            )
+        if self.bounds.ends_at is None and self._made % max(len(self.optimizers), 1) == 0:
+            self.marks.append((len(self.exchanges.log), self.mode.flops, len(self.allocations.changes)))
             for scheduler, places in self.schedules.items():
                 places.append(scheduler.last_epoch)
-        elif self.bounds.is_done and not self.bounds.training:
+            if len(self.marks) == self._steps:
+                self.bounds.made_all()
+        elif self.bounds.ends_at and not self.bounds.training:
             raise RehearsalOver  # nothing else ends its loop
