@@ -67,7 +67,7 @@ WRONG: dict[str, tuple[str, str, str, str, list[str]]] = {
         "prepare(loader",
         ["-n", "3"],
     ),
-    "no batch": ("batch_size=8, shuffle=True", "batch_size=300, drop_last=True", "no batch for this rank", PREPARE, []),
+    "no batch": ("batch_size=8, shuffle=True", "batch_size=300, drop_last=True", "no batch for this rank", "prepare(loader", []),
     "shards": (
         "DataLoader(train, batch_size=8, shuffle=True)",
         "DataLoader(Files(), batch_size=8)",

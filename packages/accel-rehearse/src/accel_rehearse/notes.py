@@ -110,9 +110,3 @@ def _mistakes(rehearsal: Rehearsal) -> Iterator[list[str]]:
             where,
             "give it the parameters of the model",
         ]
-    if any(length_or_none(loader) == 0 for loader in rehearsal.loaders):
-        yield [
-            "an epoch has no batch for this rank",
-            where,
-            "a smaller batch, or fewer ranks",
-        ]

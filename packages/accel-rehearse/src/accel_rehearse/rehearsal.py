@@ -64,7 +64,6 @@ class Rehearsal:
         self.mode = FakeDispatch(self.stage, self.allocations, self.exchanges, self.placeholders)
         self.models: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
-        self.loaders: list[DataLoader[Any]] = []
         #: torch's schedulers, with their places after each round of steps
         self.schedules: dict[LRScheduler, list[int]] = {}
         self._made = 0
@@ -94,8 +93,8 @@ class Rehearsal:
                 inner.__dict__["save_pretrained"] = self.unwritten
         elif isinstance(ready, AcceleratedOptimizer):
             self.optimizers.append(ready.optimizer)
-        elif isinstance(ready, DataLoader):
-            self.loaders.append(ready)
+        elif isinstance(ready, DataLoader) and length_or_none(ready) == 0:
+            self.mistakes.append(("an epoch has no batch for this rank", line_of(), "a smaller batch, or fewer ranks"))
 
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
         """Note that a backward begins."""
@@ -103,18 +102,15 @@ class Rehearsal:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run what is inside the block on fake tensors, and note what it does."""
+        """Run what is inside the block on fake tensors, and note what it does. Hooks stay until the process ends."""
         during = self.stage.during
+        modules.register_module_parameter_registration_hook(self.mode.given)
+        modules.register_module_buffer_registration_hook(self.mode.given)
+        modules.register_module_forward_pre_hook(self.stage.enter)
+        modules.register_module_forward_hook(self.stage.leave, always_call=True)
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
         with ExitStack() as stack:
-            for handle in (
-                modules.register_module_parameter_registration_hook(self.mode.given),
-                modules.register_module_buffer_registration_hook(self.mode.given),
-                modules.register_module_forward_pre_hook(self.stage.enter),
-                modules.register_module_forward_hook(self.stage.leave, always_call=True),
-                register_optimizer_step_pre_hook(self._before_step),
-                register_optimizer_step_post_hook(self._after_step),
-            ):
-                stack.callback(handle.remove)
             for block in (
                 self.placeholders.in_place(),
                 within(torch.UntypedStorage, "resize_", self.allocations.resize),
@@ -157,7 +153,7 @@ class Rehearsal:
                 self.mistakes.append((what, line_of(), "use accelerator.gather_for_metrics"))
 
     def _iterating(self, loader: DataLoader[Any]) -> None:
-        if loader not in self.loaders:
+        if not isinstance(loader, DataLoaderShard):
             self._line("unprepared")
 
     def _scheduling(self, scheduler: LRScheduler, *_: object) -> None:
