@@ -67,7 +67,13 @@ WRONG: dict[str, tuple[str, str, str, str, list[str]]] = {
         "prepare(loader",
         ["-n", "3"],
     ),
-    "no batch": ("batch_size=8, shuffle=True", "batch_size=300, drop_last=True", "no batch for this rank", "prepare(loader", []),
+    "no batch": (
+        "batch_size=8, shuffle=True",
+        "batch_size=300, drop_last=True",
+        "no batch for this rank",
+        "prepare(loader",
+        [],
+    ),
     "shards": (
         "DataLoader(train, batch_size=8, shuffle=True)",
         "DataLoader(Files(), batch_size=8)",
@@ -216,12 +222,12 @@ def _notes(**changed: Any) -> dict[str, Any]:
 def test_too_much_memory_is_told_with_what_would_help() -> None:
     ((what, line, remedy),) = mistakes_of([_notes()], 8, Hardware(memory=80 * 10**9))
     assert line == "train.py:7"
-    assert what.startswith("rank 0 takes 110.0 GB in the backward of layers.3")
+    assert what.startswith("rank 0 takes 110 GB in the backward of layers.3")
     helps = [re.sub(r" \(.*\)", "", one) for one in remedy.split("; ")]
     assert helps == [
-        "sharding over all ranks saves about 35.0 GB",
-        "recomputation saves about 60.0 GB",
-        "half the batch with twice the accumulation saves about 35.0 GB",
+        "sharding over all ranks saves about 35 GB",
+        "recomputation saves about 60 GB",
+        "half the batch with twice the accumulation saves about 35 GB",
     ]
     assert not mistakes_of([_notes()], 8, Hardware(memory=141 * 10**9))
 

@@ -85,7 +85,7 @@ class Allocations:
         key = storage._cdata
         block = self._blocks.get(key)
         if block is None:
-            made = self._apart and self._stage.phase == SCRIPT and not self._stage.depth
+            made = self._apart and self._stage.phase == SCRIPT
             host = made and (not self._moved or kind in (PARAMETERS, BUFFERS))
             block = self._blocks[key] = Block(self._stage.module, host)
             block.reference = weakref.ref(storage, lambda _: self._change(self._blocks.pop(key), 0))

@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from accel_rehearse.allocations import BUFFERS, EXCHANGE, PARAMETERS, Allocations, tensors_in
 from accel_rehearse.exchanges import NAMESPACES, ExchangeLog
 from accel_rehearse.placeholders import Placeholders
-from accel_rehearse.stage import Stage
+from accel_rehearse.stage import SCRIPT, Stage
 
 aten = torch.ops.aten
 torchs: Any = _distributed_c10d  # of which torch has given no types
@@ -44,8 +44,8 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
     """The mode in which a script is rehearsed.
 
     Parameters and buffers of modules are fake, and so is what is computed from them. Real tensors, as those of data,
-    stay real among themselves. On the stage a new tensor of floats is fake; integers stay real, as they may steer, and
-    are small.
+    stay real among themselves. In all phases but that of the script a new tensor of floats is fake; integers stay real,
+    as they may steer, and are small.
 
     Args:
         stage: Where the script stands.
@@ -90,14 +90,14 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
             return func is aten.equal.default or tensors[0].dtype != torch.bool
         if fakes and func in _BY_MASK:
             args = (args[0], _as_indices(args[1]), *args[2:])
-        if tensors or not self.stage.depth:
+        if tensors or self.stage.phase == SCRIPT:
             out = func(*args, **kwargs)
         else:
             with self.fake:
                 out = func(*args, **kwargs)
             if isinstance(out, torch.Tensor) and not (out.ndim and out.is_floating_point()):
                 return func(*args, **kwargs)
-        if fakes or self.stage.depth:
+        if fakes or self.stage.phase != SCRIPT:
             self._allocations.note_all(out)
             if func in _RELAID:
                 self._allocations.pass_by(sum(tensor.nbytes for tensor in tensors))

@@ -88,25 +88,13 @@ def _loop(rehearsal: Rehearsal) -> dict[str, Any]:
     }
 
 
-def _mistakes(rehearsal: Rehearsal) -> Iterator[list[str]]:
+def _mistakes(rehearsal: Rehearsal) -> Iterator[tuple[str, str, str]]:
     """Yield what this rank alone shows to be wrong: what, the line, and what would help."""
-    where, training = rehearsal.lines.get("prepare", ""), rehearsal.bounds.training
-    if "unprepared" in rehearsal.lines and not training:
+    lines = rehearsal.lines
+    if "unprepared" in lines and not rehearsal.bounds.training:
         what = "the script trains on a loader that was not prepared: all ranks get the same samples"
-        yield [
-            what,
-            rehearsal.lines["unprepared"],
-            "pass the loader to accelerator.prepare",
-        ]
+        yield what, lines["unprepared"], "pass the loader to accelerator.prepare"
     if not rehearsal.marks and not rehearsal.mistakes:
-        yield [
-            "no optimizer has made a step",
-            where,
-            "prepare optimizer and loader, and step",
-        ]
-    elif rehearsal.marks and not any(rehearsal.gradients_bytes.values()):
-        yield [
-            "the optimizer steps without gradients",
-            where,
-            "give it the parameters of the model",
-        ]
+        yield "no optimizer has made a step", lines.get("prepare", ""), "prepare optimizer and loader, and step"
+    elif {*rehearsal.gradients_bytes.values()} == {0}:
+        yield "the optimizer steps without gradients", lines.get("prepare", ""), "give it the parameters of the model"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, final
 from unittest.mock import patch
@@ -46,9 +45,8 @@ class Placeholders:
             self.steered[line_of(frame)] = linecache.getline(file, line).strip()
         return False
 
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Let fake tensors give placeholders inside the block."""
+    def patches(self) -> list[Any]:
+        """Return patches by which fake tensors give placeholders."""
         tensor_class: Any = torch.Tensor
 
         def replaced(name: str, placeholder: Callable[..., Any]) -> Any:
@@ -59,11 +57,8 @@ class Placeholders:
 
             return patch.object(tensor_class, name, method)
 
-        with ExitStack() as stack:
-            for name, placeholder in _PLACEHOLDERS.items():
-                stack.enter_context(replaced(name, placeholder))
-            stack.enter_context(patch.object(UnknownNumber, "__bool__", lambda _: self.steer(sys._getframe(1))))
-            yield
+        steered = patch.object(UnknownNumber, "__bool__", lambda _: self.steer(sys._getframe(1)))
+        return [steered, *(replaced(name, placeholder) for name, placeholder in _PLACEHOLDERS.items())]
 
 
 @final

@@ -112,7 +112,7 @@ class Rehearsal:
         register_optimizer_step_post_hook(self._after_step)
         with ExitStack() as stack:
             for block in (
-                self.placeholders.in_place(),
+                *self.placeholders.patches(),
                 within(torch.UntypedStorage, "resize_", self.allocations.resize),
                 patch.object(
                     DataLoaderShard,

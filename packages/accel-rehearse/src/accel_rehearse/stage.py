@@ -23,12 +23,11 @@ SCRIPT, PREPARE, FORWARD, BACKWARD, STEP, EVALUATION = (
 class Stage:
     """The phase and the module that a script is in.
 
-    On the stage, new tensors of floats are fakes, as they would be on the device.
+    In all phases but that of the script, new tensors of floats are fakes, as they would be on the device.
     """
 
     def __init__(self) -> None:
         self.phase = SCRIPT
-        self.depth = 0
         #: whether the newest forward was made without gradients
         self.evaluating = False
         self.names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
@@ -43,23 +42,20 @@ class Stage:
     def during(self, phase: str) -> Iterator[None]:
         """Set the phase inside the block."""
         before, self.phase, self.evaluating = self.phase, phase, False
-        self.depth += 1
         try:
             yield
         finally:
             self.phase = before
-            self.depth -= 1
 
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note that the forward of a module begins, as a hook of torch for all modules."""
-        if self.depth or next(module.parameters(), None) is not None:
+        if self.phase != SCRIPT or next(module.parameters(), None) is not None:
             if not self._modules:
                 self._before = self.phase
                 if self.phase == SCRIPT:
                     self.evaluating = not torch.is_grad_enabled()
                     self.phase = EVALUATION if self.evaluating else FORWARD
             self._modules.append((module, self.names.get(module) or self.module or type(module).__name__))
-            self.depth += 1
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Note that the forward of a module has ended, or failed, as a hook of torch for all modules.
@@ -71,7 +67,6 @@ class Stage:
         """
         if self._modules and self._modules[-1][0] is module:
             self._modules.pop()
-            self.depth -= 1
             if not self._modules:
                 self.phase = self._before
 
