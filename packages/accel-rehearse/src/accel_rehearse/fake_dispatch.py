@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
 )
-from torch.utils.weak import WeakIdKeyDictionary
 
 from accel_rehearse.allocations import BUFFERS, EXCHANGE, PARAMETERS, Allocations, tensors_in
 from accel_rehearse.exchanges import NAMESPACES, ExchangeLog
@@ -67,8 +66,6 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         #: floating-point operations so far
         self.flops = 0
-        #: what stands for a tensor that several modules are given
-        self._fakes: Any = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation, for real or on fakes, and tell of it."""
@@ -115,20 +112,8 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         """
         if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.is_meta:
             return None
-        fake = self._fakes.get(tensor)
-        if fake is None:
-            with self.fake:
-                fake = torch.empty_strided(
-                    tensor.shape,
-                    tensor.stride(),
-                    dtype=tensor.dtype,
-                    device=tensor.device,
-                )
-            trained = isinstance(tensor, nn.Parameter)
-            self._allocations.note(fake, PARAMETERS if trained else BUFFERS)
-            if trained:
-                fake = nn.Parameter(fake, tensor.requires_grad)
-            self._fakes[tensor] = fake
+        fake = self.fake.from_tensor(tensor, static_shapes=True)
+        self._allocations.note(fake, PARAMETERS if isinstance(tensor, nn.Parameter) else BUFFERS)
         return fake
 
 
