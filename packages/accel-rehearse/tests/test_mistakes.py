@@ -210,7 +210,7 @@ def _notes(**changed: Any) -> dict[str, Any]:
         },
         "whole_bytes": 10 * 10**9,
         "recomputed_bytes": 60 * 10**9,
-        "loop": {"steps_per_epoch": 10, "epochs": 3, "schedule_ends_at_step": 30, "schedule_advances": 1.0},
+        "loop": {"training_steps": 30, "epochs": 3, "schedule_ends_at_step": 30, "schedule_advances": 1.0},
         "lines": {"prepare": "train.py:7"},
         "batches": [10],
         "calls": [],
@@ -235,3 +235,11 @@ def test_too_much_memory_is_told_with_what_would_help() -> None:
 def test_ranks_with_unlike_numbers_of_batches_are_told() -> None:
     ((what, _, _),) = mistakes_of([_notes(), _notes(rank=7, batches=[9])], 8, Hardware())
     assert what == "ranks 0 and 7 have unlike numbers of batches in an epoch"
+
+
+@pytest.mark.parametrize("end", [27, 29, 31])
+def test_a_schedule_that_is_a_step_off_is_told(end: int) -> None:
+    loop = {"training_steps": 30, "epochs": 3, "schedule_ends_at_step": end, "schedule_advances": 2}
+    ((what, _, remedy),) = mistakes_of([_notes(loop=loop)], 8, Hardware())
+    assert what == f"the schedule ends at step {end}, and training has 30 steps (3 epochs)"
+    assert remedy == "make it 60 long: a step advances it by 2"

@@ -22,7 +22,10 @@ def _to_zero(steps: int) -> Callable[[int], float]:
 CASES: dict[str, tuple[Callable[[Optimizer], Any], int | None]] = {
     "cosine": (lambda optimizer: torchs.CosineAnnealingLR(optimizer, 77), 77),
     "one cycle": (lambda optimizer: torchs.OneCycleLR(optimizer, 0.1, total_steps=50), 50),
-    "steps": (lambda optimizer: torchs.MultiStepLR(optimizer, [3, 9]), 9),
+    "steps, after which training goes on": (lambda optimizer: torchs.MultiStepLR(optimizer, [3, 9]), None),
+    "a fall": (lambda optimizer: torchs.LinearLR(optimizer, 1.0, 0.0, total_iters=30), 30),
+    "a warm-up": (lambda optimizer: torchs.LinearLR(optimizer, 0.1, total_iters=30), None),
+    "a low rate at first": (lambda optimizer: torchs.ConstantLR(optimizer, total_iters=30), None),
     "a function that ends": (lambda optimizer: torchs.LambdaLR(optimizer, _to_zero(500)), 500),
     "a function that knows": (
         lambda optimizer: torchs.LambdaLR(optimizer, partial(_linear, num_training_steps=200)),

@@ -59,11 +59,9 @@ def _too_large(notes: Sequence[Notes], size: int, hardware: Hardware) -> Iterato
 
 
 def _wrong_length(loop: Notes, lines: dict[str, str], **_: object) -> Iterator[Sequence[str]]:
-    epochs, end = loop["epochs"], loop["schedule_ends_at_step"]
-    steps = (loop["steps_per_epoch"] or 0) * (epochs or 0)
-    if steps and end and abs(end - steps) > epochs:
-        what = f"the schedule ends at step {end}, and training has {steps} steps ({epochs} epochs)"
-        advances = loop["schedule_advances"]
+    steps, end, advances = loop["training_steps"], loop["schedule_ends_at_step"], loop["schedule_advances"]
+    if steps and end and end != steps:
+        what = f"the schedule ends at step {end}, and training has {steps} steps ({loop['epochs']} epochs)"
         remedy = f"make it {round(steps * advances)} long: a step advances it by {advances:g}"
         yield what, lines.get("schedule", ""), remedy
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from accel.checkpoint.parts import is_divided
+from accel.preparation import _ORIGINALS
+from accel_state import AccumulationState, PartialWindow
 from accel_state.topology import Topology
 
 from accel_rehearse.allocations import NAME, ROW, bytes_of, distinct
@@ -65,27 +68,40 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
 
 
 def _loop(rehearsal: Rehearsal) -> dict[str, Any]:
-    """Return the samples of a step, the steps of an epoch, the epochs, and the step at which the schedule ends."""
-    samples = steps = epochs = end = None
+    """Return the samples of a step, the steps of an epoch and of all, and the step at which the schedule ends."""
+    samples = steps = epochs = whole = alone = end = None
     advances = 1.0
-    if rehearsal.bounds.training:
-        loader, epochs = next(iter(rehearsal.bounds.training.items()))
-        every = rehearsal.accelerator.gradient_accumulation_steps
-        samples = loader.total_batch_size and loader.total_batch_size * every
-        batches = length_or_none(loader)
-        steps = batches and -(-batches // every)
+    for loader, epochs in [*rehearsal.bounds.training.items()][:1]:
+        window, batches = rehearsal.accelerator.gradient_state, length_or_none(loader)
+        samples = loader.total_batch_size and loader.total_batch_size * window.every
+        steps = batches and _steps(1, batches, window)
+        whole = batches and epochs and _steps(epochs, batches, window)
+        undivided = length_or_none(_ORIGINALS.get(loader, loader))
+        alone = undivided and epochs and _steps(epochs, undivided, window)
     for scheduler, places in rehearsal.schedules.items():
-        if len(places) > 1 and (length := length_of(scheduler)) is not None:
-            # one that does not move in a few steps advances once in an epoch
-            advances = (places[-1] - places[0]) / (len(places) - 1) or 1 / (steps or 1)
-            end = math.ceil(length / advances)
+        length, moves = length_of(scheduler), min((after - before for before, after in pairwise(places)), default=0)
+        if len(places) > 1 and length is not None:
+            # a schedule that stands still in a step advances once in an epoch
+            advances = moves or 1 / (steps or 1)
+            end = -(-length // moves) if moves else length * (steps or 1)
+            # made for one process, it ends with the training of all, whose steps are rounded up
+            end = whole if length == alone and moves > 1 else end
     return {
         "samples_per_step": samples,
         "steps_per_epoch": steps,
         "epochs": epochs,
+        "training_steps": whole,
         "schedule_ends_at_step": end,
         "schedule_advances": advances,
     }
+
+
+def _steps(epochs: int, batches: int, window: AccumulationState) -> int:
+    """Return the optimizer steps of epochs of so many batches."""
+    if window.at_epoch_end is PartialWindow.CARRY:
+        return epochs * batches // window.every
+    short = window.every - 1 if window.at_epoch_end is PartialWindow.FLUSH else 0
+    return epochs * ((batches + short) // window.every)
 
 
 def _mistakes(rehearsal: Rehearsal) -> Iterator[tuple[str, str, str]]:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from torch.optim.lr_scheduler import ConstantLR
+
 #: names of torch's schedules, of others, and of functions for their length
 _LENGTHS = (
     "total_steps",
@@ -34,7 +36,7 @@ def length_of(scheduler: Any) -> int | None:
         "_schedulers": [],
         "_milestones": [0],
         "lr_lambdas": [],
-        "milestones": (),
+        "end_factor": 0,
         **vars(scheduler),
     }
     for last in known["_schedulers"][-1:]:
@@ -43,7 +45,8 @@ def length_of(scheduler: Any) -> int | None:
     for rate in known["lr_lambdas"][:1]:
         given = rate.keywords if isinstance(rate, partial) else {}
         return _named(given) or _length_of_function(rate)
-    return _named(known) or max(known["milestones"], default=None)
+    # one that rises to the full rate, or only holds it back, begins a training
+    return None if known["end_factor"] >= 1 or isinstance(scheduler, ConstantLR) else _named(known)
 
 
 def _named(values: dict[str, Any]) -> int | None:
