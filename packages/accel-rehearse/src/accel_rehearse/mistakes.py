@@ -22,12 +22,7 @@ def mistakes_of(notes: Sequence[Notes], size: int, hardware: Hardware) -> list[S
         hardware: The device of a rank.
     """
     own = [mistake for one in notes for mistake in one["mistakes"]]
-    return [
-        *own,
-        *_unlike(notes),
-        *_too_large(notes, size, hardware),
-        *_wrong_length(**notes[0]),
-    ]
+    return [*own, *_unlike(notes), *_too_large(notes, size, hardware)]
 
 
 def place_of(said: Notes) -> str:
@@ -58,26 +53,11 @@ def _too_large(notes: Sequence[Notes], size: int, hardware: Hardware) -> Iterato
         )
 
 
-def _wrong_length(loop: Notes, lines: dict[str, str], **_: object) -> Iterator[Sequence[str]]:
-    steps, end, advances = loop["training_steps"], loop["schedule_ends_at_step"], loop["schedule_advances"]
-    if steps and end and end != steps:
-        what = f"the schedule ends at step {end}, and training has {steps} steps ({loop['epochs']} epochs)"
-        remedy = f"make it {round(steps * advances)} long: a step advances it by {advances:g}"
-        yield what, lines.get("schedule", ""), remedy
-
-
 def _unlike(notes: Sequence[Notes]) -> Iterator[Sequence[str]]:
     first, *others = notes
     for other in others:
-        ranks = f"ranks {first['rank']} and {other['rank']}"
-        if first["batches"] != other["batches"]:
-            what = f"{ranks} have unlike numbers of batches in an epoch"
-            yield what, first["lines"].get("prepare", ""), "give each rank equally many"
         pairs = zip(first["calls"], other["calls"], strict=False)
         for (mine, line), (theirs, there) in [pair for pair in pairs if pair[0][0] != pair[1][0]][:1]:
-            what = f"{ranks} exchange different things: {mine}, and {theirs} at {there}"
-            yield (
-                what,
-                line or there,
-                "exchange outside of conditions on the rank, and make equal models on all ranks",
-            )
+            what = f"ranks {first['rank']} and {other['rank']} do different things: {mine}, and {theirs} at {there}"
+            remedy = "exchange outside of conditions on the rank, and make equal models and loaders on all ranks"
+            yield what, line or there, remedy

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 from accel.checkpoint.parts import is_divided
-from accel.preparation import _ORIGINALS
-from accel_state import AccumulationState, PartialWindow
 from accel_state.topology import Topology
 
 from accel_rehearse.allocations import NAME, ROW, bytes_of, distinct
 from accel_rehearse.exchanges import by_name
-from accel_rehearse.loop_bounds import length_or_none
 from accel_rehearse.rehearsal import Rehearsal
-from accel_rehearse.schedules import length_of
 from accel_rehearse.stage import EVALUATION
+from accel_rehearse.training_length import length_of_training
 
 #: bytes of a file of whole weights, at most
 LARGEST_FILE = 10 * 10**9
@@ -35,7 +31,7 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
     evaluated = [change.total for change in allocations.changes if change.phase == EVALUATION]
     peak = allocations.changes.index(highest) + 1
     rows = allocations.activations(peak, ROW)
-    whole, loop = sum(one.nbytes for one in parameters), _loop(rehearsal)
+    whole, loop = sum(one.nbytes for one in parameters), length_of_training(rehearsal)
     loop["checkpoint_bytes"] = whole + sum(one.nbytes for one in states)
     # sharded tensors are in files of each rank, and others in one for each optimizer and in some for the weights
     weights = place.world_size if any(map(is_divided, models)) else math.ceil(whole / LARGEST_FILE)
@@ -60,48 +56,10 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
         # what goes if each of a row of modules is computed again in the backward
         "recomputed_bytes": rows.total() - max(rows.values(), default=0),
         "lines": rehearsal.lines,
-        "batches": [length_or_none(loader) for loader in rehearsal.bounds.training],
         "calls": rehearsal.exchanges.calls,
         "mistakes": [*rehearsal.mistakes, *_mistakes(rehearsal)],
         "refusals": [*rehearsal.refusals, *((STEERED + text, line, STEERS) for line, text in steered)],
     }
-
-
-def _loop(rehearsal: Rehearsal) -> dict[str, Any]:
-    """Return the samples of a step, the steps of an epoch and of all, and the step at which the schedule ends."""
-    samples = steps = epochs = whole = alone = end = None
-    advances = 1.0
-    for loader, epochs in [*rehearsal.bounds.training.items()][:1]:
-        window, batches = rehearsal.accelerator.gradient_state, length_or_none(loader)
-        samples = loader.total_batch_size and loader.total_batch_size * window.every
-        steps = batches and _steps(1, batches, window)
-        whole = batches and epochs and _steps(epochs, batches, window)
-        undivided = length_or_none(_ORIGINALS.get(loader, loader))
-        alone = undivided and epochs and _steps(epochs, undivided, window)
-    for scheduler, places in rehearsal.schedules.items():
-        length, moves = length_of(scheduler), min((after - before for before, after in pairwise(places)), default=0)
-        if len(places) > 1 and length is not None:
-            # a schedule that stands still in a step advances once in an epoch
-            advances = moves or 1 / (steps or 1)
-            end = -(-length // moves) if moves else length * (steps or 1)
-            # made for one process, it ends with the training of all, whose steps are rounded up
-            end = whole if length == alone and moves > 1 else end
-    return {
-        "samples_per_step": samples,
-        "steps_per_epoch": steps,
-        "epochs": epochs,
-        "training_steps": whole,
-        "schedule_ends_at_step": end,
-        "schedule_advances": advances,
-    }
-
-
-def _steps(epochs: int, batches: int, window: AccumulationState) -> int:
-    """Return the optimizer steps of epochs of so many batches."""
-    if window.at_epoch_end is PartialWindow.CARRY:
-        return epochs * batches // window.every
-    short = window.every - 1 if window.at_epoch_end is PartialWindow.FLUSH else 0
-    return epochs * ((batches + short) // window.every)
 
 
 def _mistakes(rehearsal: Rehearsal) -> Iterator[tuple[str, str, str]]:

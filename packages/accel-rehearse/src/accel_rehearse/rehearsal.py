@@ -93,8 +93,11 @@ class Rehearsal:
                 inner.__dict__["save_pretrained"] = self.unwritten
         elif isinstance(ready, AcceleratedOptimizer):
             self.optimizers.append(ready.optimizer)
-        elif isinstance(ready, DataLoader) and length_or_none(ready) == 0:
-            self.mistakes.append(("an epoch has no batch for this rank", line_of(), "a smaller batch, or fewer ranks"))
+        elif isinstance(ready, DataLoader):
+            self.exchanges.call(f"a loader of {(batches := length_or_none(ready))} batches")
+            if batches == 0:
+                what = "an epoch has no batch for this rank"
+                self.mistakes.append((what, line_of(), "a smaller batch, or fewer ranks"))
 
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
         """Note that a backward begins."""

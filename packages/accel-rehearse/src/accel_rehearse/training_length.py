@@ -1,0 +1,53 @@
+"""Find the steps of a training, and whether its schedule ends with them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from accel.preparation import _ORIGINALS
+from accel_state import AccumulationState, PartialWindow
+
+from accel_rehearse.loop_bounds import length_or_none
+from accel_rehearse.rehearsal import Rehearsal
+from accel_rehearse.schedules import length_of
+
+
+def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
+    """Return the samples of a step, the steps of an epoch and of all, and the step at which the schedule ends.
+
+    A schedule of another length is a mistake. What is not known is None.
+    """
+    samples = steps = epochs = whole = alone = end = 0
+    for loader, found in [*rehearsal.bounds.training.items()][:1]:
+        window, batches, epochs = rehearsal.accelerator.gradient_state, length_or_none(loader) or 0, found or 0
+        samples = (loader.total_batch_size or 0) * window.every
+        steps, whole = _steps(1, batches, window), _steps(epochs, batches, window)
+        alone = _steps(epochs, length_or_none(_ORIGINALS.get(loader, loader)) or 0, window)
+    for scheduler, places in rehearsal.schedules.items():
+        length, moves = length_of(scheduler), min((after - before for before, after in pairwise(places)), default=0)
+        if length and places[1:]:
+            # a schedule that stands still in a step advances once in an epoch
+            end = -(-length // moves) if moves else length * steps
+            # made for one process, it ends with the training of all, whose steps are rounded up
+            end = whole if length == alone and moves > 1 else end
+            if whole and end != whole:
+                what = f"the schedule ends at step {end}, and training has {whole} steps ({epochs} epochs)"
+                remedy = f"make it {whole * moves or epochs} long: a step advances it by {moves or f'1/{steps}'}"
+                rehearsal.mistakes.append((what, rehearsal.lines["schedule"], remedy))
+    found_out = {
+        "samples_per_step": samples,
+        "steps_per_epoch": steps,
+        "epochs": epochs,
+        "training_steps": whole,
+        "schedule_ends_at_step": end,
+    }
+    return {name: value or None for name, value in found_out.items()}
+
+
+def _steps(epochs: int, batches: int, window: AccumulationState) -> int:
+    """Return the optimizer steps of epochs of so many batches."""
+    if window.at_epoch_end is PartialWindow.CARRY:
+        return epochs * batches // window.every
+    short = window.every - 1 if window.at_epoch_end is PartialWindow.FLUSH else 0
+    return epochs * ((batches + short) // window.every)

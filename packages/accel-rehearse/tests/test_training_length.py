@@ -1,0 +1,81 @@
+"""The steps of a training, and whether its schedule ends with them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from accel.preparation import _ORIGINALS
+from accel_rehearse.training_length import length_of_training
+from accel_state import AccumulationState
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import DataLoader
+
+LINE = "train.py:7"
+
+
+class Loader(DataLoader[int]):
+    total_batch_size = 16
+
+
+def rehearsed(*, length: int, moves: int, every: int = 1, end: str = "flush", batches: int = 65) -> Any:
+    """Return a rehearsal of 3 epochs on 2 processes, with a schedule that each step moves."""
+    whole, mine = DataLoader(range(batches)), Loader(range(-(-batches // 2)))  # type: ignore[arg-type, var-annotated]
+    _ORIGINALS[mine] = whole
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    return SimpleNamespace(
+        bounds=SimpleNamespace(training={mine: 3}),
+        accelerator=SimpleNamespace(gradient_state=AccumulationState(every, at_epoch_end=end)),
+        schedules={CosineAnnealingLR(optimizer, length): [0, moves, 2 * moves]},
+        lines={"schedule": LINE},
+        mistakes=[],
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ({"length": 99, "moves": 1}, 99),
+        ({"length": 198, "moves": 2}, 99),
+        ({"length": 197, "moves": 2}, 99),
+        ({"length": 3 * 65, "moves": 2}, 99),  # of one process, as it is said in Accelerate's examples
+        ({"length": 3, "moves": 0}, 99),
+        ({"length": 27, "moves": 1, "every": 4}, 27),
+        ({"length": 24, "moves": 1, "every": 4, "end": "drop"}, 24),
+        ({"length": 25, "moves": 1, "every": 4, "end": "carry", "batches": 68}, 25),
+    ],
+)
+def test_a_schedule_that_ends_with_the_training_is_right(given: dict[str, Any], steps: int) -> None:
+    rehearsal = rehearsed(**given)
+    length = length_of_training(rehearsal)
+    assert not rehearsal.mistakes
+    assert length["training_steps"] == length["schedule_ends_at_step"] == steps
+    assert length["samples_per_step"] == 16 * given.get("every", 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "end", "right"),
+    [
+        ({"length": 98, "moves": 1}, 98, 99),  # a step off
+        ({"length": 100, "moves": 1}, 100, 99),
+        ({"length": 96, "moves": 1}, 96, 99),  # a step an epoch off
+        ({"length": 3 * 65, "moves": 1}, 195, 99),  # of the loader before it was divided
+        ({"length": 99, "moves": 2}, 50, 198),  # of the loader that was divided
+        ({"length": 3 * 33 // 4, "moves": 1, "every": 4}, 24, 27),  # rounded once, and not in each epoch
+        ({"length": 3 * 65 // 4, "moves": 2, "every": 4}, 24, 54),
+        ({"length": 27, "moves": 1, "every": 4, "end": "drop"}, 27, 24),
+        ({"length": 2, "moves": 0}, 66, 3),
+    ],
+)
+def test_a_schedule_of_another_length_is_told(given: dict[str, Any], end: int, right: int) -> None:
+    rehearsal = rehearsed(**given)
+    length_of_training(rehearsal)
+    ((what, line, remedy),) = rehearsal.mistakes
+    assert what.startswith(f"the schedule ends at step {end}, and training has")
+    assert line == LINE
+    assert remedy.startswith(f"make it {right} long")
+
+
+def test_what_is_not_known_is_none() -> None:
+    nothing = SimpleNamespace(bounds=SimpleNamespace(training={}), schedules={})
+    assert set(length_of_training(nothing).values()) == {None}  # type: ignore[arg-type]
