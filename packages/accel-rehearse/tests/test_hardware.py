@@ -35,7 +35,7 @@ def test_a_step_is_bound_by_what_takes_longer() -> None:
 
 
 def test_a_measured_step_has_the_exchange_of_the_devices_that_made_it() -> None:
-    said = {"exchanges": [{"name": "all_gather", "bytes": 10**9, "group_size": 64, "machines": 8}]}
+    said = {"flops": 1, "exchanges": [{"name": "all_gather", "bytes": 10**9, "group_size": 64, "machines": 8}]}
     hardware = hardware_of(None, read_rates("2GB/s,1GB/s"))
     exchange = 63 / 64
     for text, least, most in (("2", 2, 2), ("2s@1", 2, 2), ("2s@8", 2 - 7 / 16, 2)):

@@ -21,14 +21,13 @@ def step_seconds(said: dict[str, Any], hardware: Hardware, measured: re.Match[st
         hardware: The device of a rank.
         measured: Match of seconds of a step that were measured, and of the number of devices of one machine.
     """
-    sending, rate = _sending(said, hardware), hardware.flops
+    sending = _sending(said, hardware)
+    least, most = (said["flops"] / hardware.flops / part for part in (BEST, WORST))
+    computed = f"at {BEST:.0%} to {WORST:.0%} of the device's rate"
     if measured is not None:
         most, computed = float(measured[1]), f"as measured ({measured[0]})"
         least = most - _sending(said, hardware, int(measured[2] or 1))
-    elif rate is not None:
-        least, most = said["flops"] / rate / BEST, said["flops"] / rate / WORST
-        computed = f"at {BEST:.0%} to {WORST:.0%} of the device's rate"
-    else:
+    if not most:
         return {}
     return {
         "low": max(least, sending),
@@ -45,5 +44,5 @@ def _sending(said: dict[str, Any], hardware: Hardware, ranks: int | None = None)
         rate = hardware.within if ranks or each["machines"] == 1 else hardware.between
         size = min(each["group_size"], ranks or each["group_size"])
         # in an all_reduce, the bytes of a tensor leave a rank twice
-        total += each["bytes"] * (1 + (each["name"] == "all_reduce")) * (1 - 1 / size) / (rate or float("inf"))
+        total += each["bytes"] * (1 + (each["name"] == "all_reduce")) * (1 - 1 / size) / rate
     return total

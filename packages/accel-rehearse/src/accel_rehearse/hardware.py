@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -21,7 +22,7 @@ KNOWN = {name: numbers for name, *numbers in map(str.split, _DEVICES.strip().spl
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """A device of a rank. None says that nobody knows.
+    """A device of a rank. Infinite is what nobody knows.
 
     Args:
         memory: Its bytes.
@@ -31,11 +32,11 @@ class Hardware:
         disk: Bytes per second that are written to the disk.
     """
 
-    memory: int | None = None
-    flops: int | None = None
-    within: int | None = None
-    between: int | None = None
-    disk: int | None = None
+    memory: float = inf
+    flops: float = inf
+    within: float = inf
+    between: float = inf
+    disk: float = inf
 
 
 def read_number(text: str) -> int | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from unittest.mock import patch
 
 import torch
@@ -21,9 +20,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from accel_rehearse.equal_peers import EqualPeers
 
 
-@contextmanager
-def as_rank(topology: Topology, *, on_call: Callable[[str], None]) -> Iterator[None]:
-    """Let the process be a rank inside the block. Its environment says so from then on.
+def become_rank(topology: Topology, *, on_call: Callable[[str], None]) -> None:
+    """Let the process be a rank from now on. Its environment says so.
 
     Args:
         topology: The place of the rank.
@@ -32,7 +30,6 @@ def as_rank(topology: Topology, *, on_call: Callable[[str], None]) -> Iterator[N
     change({**worker_environ(topology), "MASTER_PORT": "1", STORE_FD: None, FLIGHT_RECORDER: None})
     rank, size = topology.rank, topology.world_size
     if size == 1:
-        yield
         return
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
     peers = EqualPeers(rank, size, on_call=on_call)
@@ -46,14 +43,17 @@ def as_rank(topology: Topology, *, on_call: Callable[[str], None]) -> Iterator[N
 
     # each rank speaks for those that would speak for it
     speaks = property(lambda _: True, lambda *_: None)
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(run_context, "_start", start))
-        stack.enter_context(patch.object(DataRanks, "_speaks", speaks, create=True))
+    for changed in (
+        patch.object(run_context, "_start", start),
+        patch.object(DataRanks, "_speaks", speaks, create=True),
         # the states of random numbers come from a process that has the same
-        stack.enter_context(patch("accel_data.resume.sampling_rng._of_first", lambda _, capture: capture()))
-        for module in ("gather", "reduce", "broadcast", "scatter"):
-            stack.enter_context(patch(f"accel_ops.{module}.travels_small", _travel_small))
-        yield
+        patch("accel_data.resume.sampling_rng._of_first", lambda _, capture: capture()),
+        *(
+            patch(f"accel_ops.{name}.travels_small", _travel_small)
+            for name in ("gather", "reduce", "broadcast", "scatter")
+        ),
+    ):
+        changed.start()
 
 
 def _travel_small(tensors: Sequence[torch.Tensor], room: int = SMALL) -> bool:

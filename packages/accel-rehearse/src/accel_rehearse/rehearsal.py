@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -103,47 +101,35 @@ class Rehearsal:
         """Note that a backward begins."""
         self.bounds.trained()
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Run what is inside the block on fake tensors, and note what it does. Hooks stay until the process ends."""
+    def begin(self) -> None:
+        """Note from now on what the process does, until it ends. The script has to run in the mode."""
         during = self.stage.during
+        Accelerator.observer = self
         modules.register_module_parameter_registration_hook(self.mode.given)
         modules.register_module_buffer_registration_hook(self.mode.given)
         modules.register_module_forward_pre_hook(self.stage.enter)
         modules.register_module_forward_hook(self.stage.leave, always_call=True)
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
-        with ExitStack() as stack:
-            for block in (
-                *self.placeholders.patches(),
-                within(torch.UntypedStorage, "resize_", self.allocations.resize),
-                patch.object(
-                    DataLoaderShard,
-                    "__iter__",
-                    self.bounds.bounded(DataLoaderShard.__iter__),
-                ),
-                within(torch.autograd, "_engine_run_backward", lambda *_: during(BACKWARD)),
-                within(Preparer, "prepare", lambda *_: during(PREPARE)),
-                within(Preparer, "model", lambda *_: during(PREPARE)),
-                within(DistributedDataParallel, "_pre_forward", exchange_in_python),
-                within(Accelerator, "gather", self._gathering),
-                within(DataLoader, "__iter__", self._iterating),
-                within(LRScheduler, "__init__", self._scheduling),
-                within(logging.Logger, "callHandlers", self._logging),
-                # DTensor asks for shapes by fakes of its own
-                within(
-                    ShardingPropagator,
-                    "_propagate_tensor_meta_non_cached",
-                    lambda *_: _disable_current_modes(),
-                ),
-                converting_in_place(),
-                *writing_nothing(self.exchanges.call),
-                *many_at_once(cpu=self._cpu),
-                patch.object(Accelerator, "observer", self),
-                self.mode,
-            ):
-                stack.enter_context(block)
-            yield
+        for changed in (
+            *self.placeholders.patches(),
+            within(torch.UntypedStorage, "resize_", self.allocations.resize),
+            patch.object(DataLoaderShard, "__iter__", self.bounds.bounded(DataLoaderShard.__iter__)),
+            within(torch.autograd, "_engine_run_backward", lambda *_: during(BACKWARD)),
+            within(Preparer, "prepare", lambda *_: during(PREPARE)),
+            within(Preparer, "model", lambda *_: during(PREPARE)),
+            within(DistributedDataParallel, "_pre_forward", exchange_in_python),
+            within(Accelerator, "gather", self._gathering),
+            within(DataLoader, "__iter__", self._iterating),
+            within(LRScheduler, "__init__", self._scheduling),
+            within(logging.Logger, "callHandlers", self._logging),
+            # DTensor asks for shapes by fakes of its own
+            within(ShardingPropagator, "_propagate_tensor_meta_non_cached", lambda *_: _disable_current_modes()),
+            converting_in_place(),
+            *writing_nothing(self.exchanges.call),
+            *many_at_once(cpu=self._cpu),
+        ):
+            changed.start()
 
     def _line(self, what: str) -> None:
         self.lines.setdefault(what, line_of())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import zip_longest
+from math import inf
 from typing import Any
 
 from accel_rehearse.durations import step_seconds
@@ -32,16 +33,15 @@ def report_of(
         measured: Match of seconds of a step, and of a number of devices.
     """
     first = notes[0]
-    if hardware.memory:
+    if hardware.memory < inf:
         for one in notes:
             one["said"]["left_bytes"] = round(USABLE * hardware.memory) - one["said"]["peak_bytes"]
     durations = [step_seconds(one["said"], hardware, measured) for one in notes]
     return {
-        "world_size": asked["size"],
-        "machines": asked["machines"],
+        "asked": asked,
         "ranks": {str(one["rank"]): one["said"] for one in notes},
         **first["loop"],
-        "checkpoint_seconds": first["loop"]["checkpoint_bytes"] / hardware.disk if hardware.disk else None,
+        "checkpoint_seconds": first["loop"]["checkpoint_bytes"] / hardware.disk or None,
         "step_seconds": max(durations, key=lambda one: one.get("high", 0)),
         "mistakes": _once(mistakes_of(notes, asked["size"], hardware)),
         "refusals": _once([each for one in notes for each in one["refusals"]]),

@@ -17,7 +17,7 @@ from accel_verify.runner import run_script
 from accel_rehearse.loop_bounds import RehearsalOver
 from accel_rehearse.notes import notes_of
 from accel_rehearse.protected_files import protecting
-from accel_rehearse.rank import as_rank
+from accel_rehearse.rank import become_rank
 from accel_rehearse.refusal import CannotRehearse, line_of_error
 from accel_rehearse.rehearsal import Rehearsal
 
@@ -41,13 +41,14 @@ def main(arguments: Sequence[str]) -> int:
     rehearsal, folder = Rehearsal(asked["steps"], cpu=asked["cpu"]), Path(asked["folder"])
     if not asked["in_place"]:
         sys.addaudithook(protecting(folder / "made"))
-    with as_rank(place, on_call=rehearsal.exchanges.call):
-        try:
-            with suppress(RehearsalOver), rehearsal.running():
-                run_script(script, rest, module=asked["module"])
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - told by its line
-            _note_error(error, rehearsal)
-        (folder / f"rank-{rank}.json").write_text(json.dumps(notes_of(rehearsal, place)))
+    become_rank(place, on_call=rehearsal.exchanges.call)
+    rehearsal.begin()
+    try:
+        with suppress(RehearsalOver), rehearsal.mode:
+            run_script(script, rest, module=asked["module"])
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - told by its line
+        _note_error(error, rehearsal)
+    (folder / f"rank-{rank}.json").write_text(json.dumps(notes_of(rehearsal, place)))
     return 0
 
 
@@ -56,17 +57,14 @@ def _note_error(error: BaseException, rehearsal: Rehearsal) -> None:
     if isinstance(error, StopIteration) and rehearsal.bounds.ends_at:
         return  # a script that asks for each batch may ask for one more than there are steps
     traceback.print_exception(error)
-    line, what = line_of_error(error), f"{type(error).__name__}: {error}"
-    if isinstance(error, CannotRehearse):
-        rehearsal.refusals.append((str(error), line, "rehearse without it"))
-    elif any(call.args and str(call.args[0]) in what for call in rehearsal.unwritten.call_args_list):
-        remedy = "leave out to read what save_pretrained has not written in a rehearsal"
-        rehearsal.refusals.append((what, line, remedy))
-    elif _is_of_fakes(error):
-        remedy = "leave this out of the rehearsal, as what it computes depends on numbers"
-        rehearsal.refusals.append((what, line, remedy))
+    what = f"{type(error).__name__}: {error}"
+    unwritten = any(call.args and str(call.args[0]) in what for call in rehearsal.unwritten.call_args_list)
+    if unwritten or isinstance(error, CannotRehearse) or _is_of_fakes(error):
+        remedy = "leave this out of a rehearsal, which knows no numbers and writes no weights"
+        rehearsal.refusals.append((what, line_of_error(error), remedy))
     else:
-        rehearsal.mistakes.append((what, line, "a job would end here as well: do as the error says"))
+        remedy = "a job would end here as well: do as the error says"
+        rehearsal.mistakes.append((what, line_of_error(error), remedy))
 
 
 def _is_of_fakes(error: BaseException | None) -> bool:
