@@ -180,9 +180,9 @@ def local(tensor: Any) -> Any:
     return tensor._local_tensor if hasattr(tensor, "_local_tensor") else tensor
 
 
-def distinct(values: Iterable[Any]) -> list[torch.Tensor]:
+def distinct(values: Iterable[Any]) -> set[torch.Tensor]:
     """Return the tensors among values, each once."""
-    return list({id(one): one for one in values if isinstance(one, torch.Tensor)}.values())
+    return {one for one in values if isinstance(one, torch.Tensor)}
 
 
 def bytes_of(values: Iterable[Any]) -> int:

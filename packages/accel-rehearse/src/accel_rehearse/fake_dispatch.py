@@ -129,6 +129,6 @@ def _as_indices(indices: Any) -> list[Any]:
     """Return indices in which real masks are the places that they choose, so that the shape of the result is known."""
     places: list[Any] = []
     for index in indices:
-        real = type(index) is torch.Tensor and index.dtype in (torch.bool, torch.uint8)
+        real = type(index) is torch.Tensor and index.dtype == torch.bool
         places += index.nonzero().unbind(1) if real else [index]
     return places

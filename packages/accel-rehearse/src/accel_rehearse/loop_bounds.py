@@ -40,15 +40,6 @@ class LoopBounds:
         #: when further passes end, once all steps are made
         self.ends_at: float | None = None
 
-    def trained(self) -> None:
-        """Note that the passes that are under way are trained on."""
-        for loader, epochs in self.passing:
-            self.training.setdefault(loader, epochs)
-
-    def made_all(self) -> None:
-        """Note that all steps are made."""
-        self.ends_at = time.monotonic() + FURTHER_S
-
     def bounded(self, iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
         """Return the `__iter__` of prepared loaders whose passes end early."""
 

@@ -17,13 +17,11 @@ from accel_rehearse.training_length import length_of_training
 
 #: bytes of a file of whole weights, at most
 LARGEST_FILE = 10 * 10**9
-STEERED = "a number that only the device knows decides what is done next: "
-STEERS = "decide by the number of steps, or by values of the data"
 
 
 def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
     """Return what a rehearsal that has ended has found of its rank, at its place."""
-    allocations, models, steered = rehearsal.allocations, rehearsal.models, rehearsal.placeholders.steered.items()
+    allocations, models = rehearsal.allocations, rehearsal.models
     parameters = distinct(one for model in models for one in model.parameters())
     states = distinct(value for one in rehearsal.optimizers for state in one.state.values() for value in state.values())
     begin, end = [(0, 0, 0), (0, 0, 0), *rehearsal.marks][-2:]
@@ -58,7 +56,7 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
         "lines": rehearsal.lines,
         "calls": rehearsal.exchanges.calls,
         "mistakes": [*rehearsal.mistakes, *_mistakes(rehearsal)],
-        "refusals": [*rehearsal.refusals, *((STEERED + text, line, STEERS) for line, text in steered)],
+        "refusals": rehearsal.refusals,
     }
 
 

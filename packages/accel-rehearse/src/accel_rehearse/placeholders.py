@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -22,11 +21,14 @@ _WRAPPERS = tuple(f"{torch.__path__[0]}/{name}" for name in ("_dynamo", "_compil
 
 
 class Placeholders:
-    """The source of numbers that are not known."""
+    """The source of numbers that are not known.
 
-    def __init__(self) -> None:
-        #: the lines where an unknown number decides what is done next
-        self.steered: dict[str, str] = {}
+    Args:
+        refusals: List that takes what cannot be rehearsed: the places where an unknown number decides.
+    """
+
+    def __init__(self, refusals: list[tuple[str, str, str]]) -> None:
+        self._refusals = refusals
 
     def steer(self, frame: FrameType) -> bool:
         """Return False in place of a condition that is not known, and note the line of a statement that asks.
@@ -39,10 +41,12 @@ class Placeholders:
         """
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_WRAPPERS):
             frame = frame.f_back
-        file, line = frame.f_code.co_filename, frame.f_lineno
-        tests = [getattr(node, "test", None) for node in ast.walk(tree_of(file))] if is_of_script(frame) else []
-        if any(isinstance(test, ast.expr) and test.lineno <= line <= (test.end_lineno or 0) for test in tests):
-            self.steered[line_of(frame)] = linecache.getline(file, line).strip()
+        for node in ast.walk(tree_of(frame.f_code.co_filename)) if is_of_script(frame) else ():
+            test = getattr(node, "test", None)
+            if isinstance(test, ast.expr) and test.lineno <= frame.f_lineno <= (test.end_lineno or 0):
+                what = f"a number that only the device knows decides what is done next: {ast.unparse(test)}"
+                remedy = "decide by the number of steps, or by values of the data"
+                self._refusals.append((what, line_of(frame), remedy))
         return False
 
     def patches(self) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -33,7 +34,7 @@ from accel_rehearse.allocations import (
 )
 from accel_rehearse.exchanges import ExchangeLog
 from accel_rehearse.fake_dispatch import FakeDispatch
-from accel_rehearse.loop_bounds import LoopBounds, RehearsalOver, length_or_none
+from accel_rehearse.loop_bounds import FURTHER_S, LoopBounds, RehearsalOver, length_or_none
 from accel_rehearse.placeholders import Placeholders
 from accel_rehearse.refusal import line_of
 from accel_rehearse.stage import BACKWARD, PREPARE, STEP, Stage
@@ -57,7 +58,11 @@ class Rehearsal:
     def __init__(self, steps: int, *, cpu: bool) -> None:
         self.stage, self._steps, self._cpu = Stage(), steps, cpu
         self.allocations = Allocations(self.stage, apart=not cpu)
-        self.exchanges, self.placeholders = ExchangeLog(), Placeholders()
+        self.exchanges = ExchangeLog()
+        #: what is wrong, and what cannot be rehearsed: what, the line, and what would help
+        self.mistakes: list[tuple[str, str, str]] = []
+        self.refusals: list[tuple[str, str, str]] = []
+        self.placeholders = Placeholders(self.refusals)
         self.bounds = LoopBounds(self.allocations)
         self.mode = FakeDispatch(self.stage, self.allocations, self.exchanges, self.placeholders)
         self.models: list[nn.Module] = []
@@ -73,9 +78,6 @@ class Rehearsal:
         self.lines: dict[str, str] = {}
         #: what is called to save a model in a format of its own
         self.unwritten = Mock(return_value=None)
-        #: what is wrong, and what cannot be rehearsed: what, the line, and what would help
-        self.mistakes: list[tuple[str, str, str]] = []
-        self.refusals: list[tuple[str, str, str]] = []
 
     def prepared(self, accelerator: Accelerator, ready: object) -> None:
         """Note an object that an Accelerator has prepared."""
@@ -99,7 +101,8 @@ class Rehearsal:
 
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
         """Note that a backward begins."""
-        self.bounds.trained()
+        for loader, epochs in self.bounds.passing:
+            self.bounds.training.setdefault(loader, epochs)
 
     def begin(self) -> None:
         """Note from now on what the process does, until it ends. The script has to run in the mode."""
@@ -116,7 +119,6 @@ class Rehearsal:
             within(torch.UntypedStorage, "resize_", self.allocations.resize),
             patch.object(DataLoaderShard, "__iter__", self.bounds.bounded(DataLoaderShard.__iter__)),
             within(torch.autograd, "_engine_run_backward", lambda *_: during(BACKWARD)),
-            within(Preparer, "prepare", lambda *_: during(PREPARE)),
             within(Preparer, "model", lambda *_: during(PREPARE)),
             within(DistributedDataParallel, "_pre_forward", exchange_in_python),
             within(Accelerator, "gather", self._gathering),
@@ -172,6 +174,6 @@ class Rehearsal:
             for scheduler, places in self.schedules.items():
                 places.append(scheduler.last_epoch)
             if len(self.marks) == self._steps:
-                self.bounds.made_all()
+                self.bounds.ends_at = time.monotonic() + FURTHER_S
         elif self.bounds.ends_at and not self.bounds.training:
             raise RehearsalOver  # nothing else ends its loop
