@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from accel_rehearse.nested_tensors import local, tensors_in
 from accel_rehearse.stage import EVALUATION, SCRIPT, Stage
 
 PARAMETERS, GRADIENTS, OPTIMIZER, BUFFERS, BATCHES, EXCHANGE, ACTIVATIONS = KINDS = (
@@ -128,7 +129,7 @@ class Allocations:
         if not block.host:
             phase = EVALUATION if self._stage.evaluating else self._stage.phase
             total = self.changes[-1].total + more
-            self.changes.append(Change(block, more, total, phase, self._stage.module))
+            self.changes.append(Change(block, more, total, phase, self._stage.module or self._stage.handled))
 
     def held(self, end: int) -> dict[str, int]:
         """Return the bytes of each kind after so many changes."""
@@ -164,27 +165,3 @@ class Allocations:
 def _changed(state: dict[str, int], change: Change) -> dict[str, int]:
     kind = change.block.kind
     return {**state, kind: state[kind] + change.more}
-
-
-def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of nested values, faster than torch's own functions for trees do."""
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, list | tuple | Mapping):
-        for value in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from tensors_in(value)
-
-
-def local(tensor: Any) -> Any:
-    """Return the part of a tensor that this rank has: of a DTensor that of its own."""
-    return tensor._local_tensor if hasattr(tensor, "_local_tensor") else tensor
-
-
-def distinct(values: Iterable[Any]) -> set[torch.Tensor]:
-    """Return the tensors among values, each once."""
-    return {one for one in values if isinstance(one, torch.Tensor)}
-
-
-def bytes_of(values: Iterable[Any]) -> int:
-    """Return the bytes of the tensors among values on this rank."""
-    return sum(local(tensor).nbytes for tensor in distinct(values))

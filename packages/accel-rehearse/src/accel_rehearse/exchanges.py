@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from accel_rehearse.allocations import tensors_in
+from accel_rehearse.nested_tensors import tensors_in
 from accel_rehearse.refusal import line_of
 
 torchs: Any = distributed_c10d  # of which torch has given no types

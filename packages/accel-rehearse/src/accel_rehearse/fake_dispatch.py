@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass,
 )
 
-from accel_rehearse.allocations import BUFFERS, EXCHANGE, PARAMETERS, Allocations, tensors_in
+from accel_rehearse.allocations import BUFFERS, EXCHANGE, PARAMETERS, Allocations
 from accel_rehearse.exchanges import NAMESPACES, ExchangeLog
+from accel_rehearse.nested_tensors import tensors_in
 from accel_rehearse.placeholders import Placeholders
 from accel_rehearse.stage import SCRIPT, Stage
 

@@ -9,8 +9,9 @@ from typing import Any
 from accel.checkpoint.parts import is_divided
 from accel_state.topology import Topology
 
-from accel_rehearse.allocations import NAME, ROW, bytes_of, distinct
+from accel_rehearse.allocations import NAME, ROW
 from accel_rehearse.exchanges import by_name
+from accel_rehearse.nested_tensors import bytes_of, distinct
 from accel_rehearse.rehearsal import Rehearsal
 from accel_rehearse.stage import EVALUATION
 from accel_rehearse.training_length import length_of_training

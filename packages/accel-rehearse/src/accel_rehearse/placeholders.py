@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from accel_rehearse.allocations import local
+from accel_rehearse.nested_tensors import local
 from accel_rehearse.refusal import is_of_script, line_of
 from accel_rehearse.training_loop import tree_of
 

@@ -30,11 +30,11 @@ from accel_rehearse.allocations import (
     OPTIMIZER,
     PARAMETERS,
     Allocations,
-    bytes_of,
 )
 from accel_rehearse.exchanges import ExchangeLog
 from accel_rehearse.fake_dispatch import FakeDispatch
 from accel_rehearse.loop_bounds import FURTHER_S, LoopBounds, RehearsalOver, length_or_none
+from accel_rehearse.nested_tensors import bytes_of
 from accel_rehearse.placeholders import Placeholders
 from accel_rehearse.refusal import line_of
 from accel_rehearse.stage import BACKWARD, PREPARE, STEP, Stage

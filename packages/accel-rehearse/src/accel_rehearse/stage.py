@@ -5,10 +5,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+
+from accel_rehearse.nested_tensors import tensors_in
 
 SCRIPT, PREPARE, FORWARD, BACKWARD, STEP, EVALUATION = (
     "script",
@@ -30,6 +33,8 @@ class Stage:
         self.phase = SCRIPT
         #: whether the newest forward was made without gradients
         self.evaluating = False
+        #: the name of the module whose backward is under way, or nothing
+        self.handled = ""
         self.names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._modules: list[tuple[nn.Module, str]] = []
 
@@ -45,7 +50,7 @@ class Stage:
         try:
             yield
         finally:
-            self.phase = before
+            self.phase, self.handled = before, ""
 
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note that the forward of a module begins, as a hook of torch for all modules."""
@@ -66,9 +71,16 @@ class Stage:
             output: Its result.
         """
         if self._modules and self._modules[-1][0] is module:
-            self._modules.pop()
+            _, name = self._modules.pop()
+            for tensor in tensors_in(output):
+                # the innermost module leaves first
+                if tensor.grad_fn is not None and tensor.grad_fn.metadata.setdefault("module", name) is name:
+                    tensor.grad_fn.register_prehook(partial(self._handle, name))
             if not self._modules:
                 self.phase = self._before
+
+    def _handle(self, name: str, gradients: object) -> None:
+        self.handled = name
 
     def name(self, model: nn.Module) -> None:
         """Note the names of the modules of a model."""
