@@ -28,6 +28,13 @@ WRONG: dict[str, tuple[str, str, str, str, list[str]]] = {
         "accelerator.gather(loss)",
         [],
     ),
+    "end": (
+        'accelerator.save_model(model, "out")',
+        "if accelerator.is_main_process:\n        accelerator.gather(right[0])",
+        "do different things: gather, and the end of the script",
+        "accelerator.gather(right",
+        [],
+    ),
     "save": (
         LAST,
         LAST + "        if accelerator.is_main_process:\n            accelerator.save_state('out')\n",
@@ -126,7 +133,7 @@ class Counter:
 """
 
 
-@pytest.mark.parametrize("name", ["schedule", "main", "gather"])
+@pytest.mark.parametrize("name", ["schedule", "main", "gather", "end"])
 def test_a_mistake_is_named_with_its_line(name: str, tmp_path: Path, rehearse: Rehearse) -> None:
     _check(name, tmp_path, rehearse)
 

@@ -58,6 +58,7 @@ def _unlike(notes: Sequence[Notes]) -> Iterator[Sequence[str]]:
     for other in others:
         pairs = zip(first["calls"], other["calls"], strict=False)
         for (mine, line), (theirs, there) in [pair for pair in pairs if pair[0][0] != pair[1][0]][:1]:
-            what = f"ranks {first['rank']} and {other['rank']} do different things: {mine}, and {theirs} at {there}"
+            place = " at ".join(filter(None, (theirs, there)))
+            what = f"ranks {first['rank']} and {other['rank']} do different things: {mine}, and {place}"
             remedy = "exchange outside of conditions on the rank, and make equal models and loaders on all ranks"
             yield what, line or there, remedy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from math import inf
 from typing import Any
@@ -53,17 +53,13 @@ def _once(problems: Sequence[Sequence[str]]) -> list[dict[str, str]]:
 
 
 def table_of(report: Notes) -> str:
-    """Return a report in words and columns."""
+    """Return a report in words and columns, with what is wrong first."""
     ranks: dict[str, Notes] = report["ranks"]
-    sizes = [name for name in ranks[min(ranks)] if name.endswith("_bytes")]
-    rows = [["memory", *map(_words, sizes)]]
-    rows += [[f"rank {rank}", *(size_of(said[name]) for name in sizes)] for rank, said in ranks.items()]
-    lines = ["accel rehearse", *("".join(f"{cell:>16}" for cell in row) for row in rows)]
-    for rank, said in ranks.items():
-        lines.append(f"rank {rank}: the peak is in the {place_of(said)}; exchanges of a step:")
-        exchange = "  {calls} x {name}, {}, ranks: {group_size}, machines: {machines}"
-        lines += [exchange.format(size_of(each["bytes"]), **each) for each in said["exchanges"]]
-    lines += _picture(said["memory_over_step"])
+    lines = ["accel rehearse"]
+    lines += ["{line}: {what}\n  {remedy}".format(**problem) for problem in report["refusals"] + report["mistakes"]]
+    # before a step is made, what a rank takes is not known
+    if all(said["gradients_bytes"] for said in ranks.values()):
+        lines += _memory(ranks)
     for name, value in report.items():
         if isinstance(value, int | float):
             lines.append(f"{_words(name)}: {size_of(value) if name.endswith('_bytes') else format(value, '.6g')}")
@@ -71,8 +67,20 @@ def table_of(report: Notes) -> str:
         lines.append(
             "a step takes {low:.3g} to {high:.3g} s, bound by {bound}: {assumed}".format(**report["step_seconds"])
         )
-    lines += ["{line}: {what}\n  {remedy}".format(**problem) for problem in report["mistakes"] + report["refusals"]]
     return "\n".join(lines)
+
+
+def _memory(ranks: dict[str, Notes]) -> Iterator[str]:
+    sizes = [name for name in ranks[min(ranks)] if name.endswith("_bytes")]
+    rows = [["memory", *map(_words, sizes)]]
+    rows += [[f"rank {rank}", *(size_of(said[name]) for name in sizes)] for rank, said in ranks.items()]
+    yield from ("".join(f"{cell:>16}" for cell in row) for row in rows)
+    for rank, said in ranks.items():
+        yield f"rank {rank}: the peak is in the {place_of(said)}; exchanges of a step:"
+        for each in said["exchanges"]:
+            size = size_of(each["bytes"])
+            yield "  {calls} x {name}, {}, ranks: {group_size}, machines: {machines}".format(size, **each)
+    yield from _picture(said["memory_over_step"])
 
 
 def _words(name: str) -> str:

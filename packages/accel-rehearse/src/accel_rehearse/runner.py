@@ -46,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with suppress(RehearsalOver), rehearsal.mode:
             run_script(script, rest, module=asked["module"])
+            rehearsal.exchanges.call("the end of the script")
     except (Exception, SystemExit) as error:  # noqa: BLE001 - told by its line
         _note_error(error, rehearsal)
     (folder / f"rank-{rank}.json").write_text(json.dumps(notes_of(rehearsal, place)))
