@@ -24,7 +24,7 @@ def rehearsed(*, length: int, moves: int, every: int = 1, end: str = "flush", ba
     _ORIGINALS[mine] = whole
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
     return SimpleNamespace(
-        bounds=SimpleNamespace(training={mine: 3}),
+        bounds=SimpleNamespace(training={mine: (3, 128)}),
         accelerator=SimpleNamespace(gradient_state=AccumulationState(every, at_epoch_end=end)),
         schedules={CosineAnnealingLR(optimizer, length): [0, moves, 2 * moves]},
         lines={"schedule": LINE},
@@ -50,7 +50,10 @@ def test_a_schedule_that_ends_with_the_training_is_right(given: dict[str, Any], 
     length = length_of_training(rehearsal)
     assert not rehearsal.mistakes
     assert length["training_steps"] == length["schedule_ends_at_step"] == steps
-    assert length["samples_per_step"] == 16 * given.get("every", 1)
+    samples = 16 * given.get("every", 1)
+    assert length["samples_per_step"] == samples
+    assert length["tokens_per_step"] == 128 * samples
+    assert length["tokens_per_epoch"] == 128 * len(next(iter(rehearsal.bounds.training)).dataset)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import torch
+
 from accel_rehearse.allocations import BATCHES, Allocations
+from accel_rehearse.nested_tensors import tensors_in
 from accel_rehearse.refusal import frame_of_script
 from accel_rehearse.training_loop import epochs_of
 
 #: batches of a pass in which nothing is trained
 EVALUATION_BATCHES = 2
+#: the types of tokens
+_IDS = (torch.int32, torch.int64)
 #: seconds for passes over training loaders of a batch each, once all steps are made
 FURTHER_S = 8.0
 
@@ -33,10 +38,12 @@ class LoopBounds:
 
     def __init__(self, allocations: Allocations) -> None:
         self._allocations = allocations
-        #: the loaders that are trained on, with the epochs of the loop around
-        self.training: dict[Any, int | None] = {}
+        #: the loaders that are trained on, with the epochs of the loop around and the tokens of a sample
+        self.training: dict[Any, tuple[int | None, int]] = {}
         #: the loaders of the passes that are under way, with the same
         self.passing: list[tuple[Any, int | None]] = []
+        #: the tokens of a sample of the newest batch, or 0
+        self.tokens = 0
         #: when further passes end, once all steps are made
         self.ends_at: float | None = None
 
@@ -52,6 +59,8 @@ class LoopBounds:
                     if served and (self.ends_at if loader in self.training else served >= EVALUATION_BATCHES):
                         return
                     self._allocations.note_all(batch, BATCHES)
+                    ids = [one for one in tensors_in(batch) if one.ndim == 2 and one.dtype in _IDS]
+                    self.tokens = max((one.shape[1] for one in ids), default=0)
                     yield batch
             finally:
                 self.passing.remove(under_way)

@@ -102,7 +102,7 @@ class Rehearsal:
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
         """Note that a backward begins."""
         for loader, epochs in self.bounds.passing:
-            self.bounds.training.setdefault(loader, epochs)
+            self.bounds.training.setdefault(loader, (epochs, self.bounds.tokens))
 
     def begin(self) -> None:
         """Note from now on what the process does, until it ends. The script has to run in the mode."""

@@ -14,13 +14,14 @@ from accel_rehearse.schedules import length_of
 
 
 def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
-    """Return the samples of a step, the steps of an epoch and of all, and the step at which the schedule ends.
+    """Return the samples and tokens of a step, the steps of an epoch and of all, and the step at which the schedule ends.
 
     A schedule of another length is a mistake. What is not known is None.
     """
-    samples = steps = epochs = whole = alone = end = 0
-    for loader, found in [*rehearsal.bounds.training.items()][:1]:
+    samples = steps = epochs = whole = alone = end = tokens = size = 0
+    for loader, (found, tokens) in [*rehearsal.bounds.training.items()][:1]:
         window, batches, epochs = rehearsal.accelerator.gradient_state, length_or_none(loader) or 0, found or 0
+        size = length_or_none(loader.dataset) or 0
         samples = (loader.total_batch_size or 0) * window.every
         steps, whole = _steps(1, batches, window), _steps(epochs, batches, window)
         alone = _steps(epochs, length_or_none(_ORIGINALS.get(loader, loader)) or 0, window)
@@ -37,6 +38,8 @@ def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
                 rehearsal.mistakes.append((what, rehearsal.lines["schedule"], remedy))
     found_out = {
         "samples_per_step": samples,
+        "tokens_per_step": samples * tokens,
+        "tokens_per_epoch": size * tokens,
         "steps_per_epoch": steps,
         "epochs": epochs,
         "training_steps": whole,
