@@ -74,7 +74,7 @@ def test_a_schedule_of_another_length_is_told(given: dict[str, Any], end: int, r
     rehearsal = rehearsed(**given)
     length_of_training(rehearsal)
     ((what, line, remedy),) = rehearsal.mistakes
-    assert what.startswith(f"the schedule ends at step {end}, and training has")
+    assert what.startswith(f"the schedule ends at step {end}, and training has ")
     assert line == LINE
     assert remedy.startswith(f"make it {right} long")
 

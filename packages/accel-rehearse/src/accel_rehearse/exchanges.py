@@ -44,17 +44,17 @@ class ExchangeLog:
         """
         operation, group = func._schema.name.partition("::")[2].strip("_"), args[-1]
         name = next((name for bare, name in _NAMES.items() if bare in operation.replace("_", "")), operation)
+        # of the inputs and the outputs, the larger are whole
+        size = max(sum(tensor.nbytes for tensor in tensors_in(one)) for one in args)
         if func.namespace == "c10d":
             group = next(torchs.ProcessGroup.unbox(one) for one in args[1:] if isinstance(one, torch.ScriptObject))
-            whole, parts = args[name in ("reduce_scatter", "gather", "scatter")], 1
         elif not isinstance(group, str):
             return  # it waits for an exchange, and makes none
         else:
             group = torchs._resolve_process_group(group)
-            whole, parts = args[0], group.size() if name == "all_gather" else 1
-        size = sum(tensor.nbytes for tensor in tensors_in(whole))
-        self.log.append((name, tuple(dist.get_process_group_ranks(group)), size * parts))
-        self.call(f"{name} of {size * parts} bytes")
+            size *= group.size() if name == "all_gather" else 1
+        self.log.append((name, tuple(dist.get_process_group_ranks(group)), size))
+        self.call(f"{name} of {size} bytes")
 
     def call(self, what: str) -> None:
         """Take note of a call that all ranks have to make."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-_UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_NUMBER = re.compile(r"(\d+\.?\d*(e\d+)?)([kmgt]?)b?(/s)?")
+_UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 #: vendors' figures: memory, dense products in bf16, and one direction of the links within and between machines
 _DEVICES = """
 h100       80GB  990e12 450GB/s 50GB/s
@@ -41,12 +43,8 @@ class Hardware:
 
 def read_number(text: str) -> int | None:
     """Return the number of a text such as 80GB, 450GB/s or 990e12, or None if it cannot be read."""
-    number = text.lower().removesuffix("/s").removesuffix("b").strip()
-    unit = _UNITS.get(number[-1:])
-    try:
-        return int(float(number[:-1]) * unit if unit else float(number))
-    except ValueError:
-        return None
+    found = _NUMBER.fullmatch(text.lower())
+    return None if found is None else int(float(found[1]) * _UNITS[found[3]])
 
 
 def read_rates(text: str) -> dict[str, Any] | None:

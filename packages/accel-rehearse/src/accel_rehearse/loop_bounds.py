@@ -39,9 +39,9 @@ class LoopBounds:
     def __init__(self, allocations: Allocations) -> None:
         self._allocations = allocations
         #: the loaders that are trained on, with the epochs of the loop around and the tokens of a sample
-        self.training: dict[Any, tuple[int | None, int]] = {}
+        self.training: dict[Any, tuple[int, int]] = {}
         #: the loaders of the passes that are under way, with the same
-        self.passing: list[tuple[Any, int | None]] = []
+        self.passing: list[tuple[Any, int]] = []
         #: the tokens of a sample of the newest batch, or 0
         self.tokens = 0
         #: when further passes end, once all steps are made

@@ -59,7 +59,7 @@ def _note_error(error: BaseException, rehearsal: Rehearsal) -> None:
         return  # a script that asks for each batch may ask for one more than there are steps
     traceback.print_exception(error)
     what = f"{type(error).__name__}: {error}"
-    unwritten = any(call.args and str(call.args[0]) in what for call in rehearsal.unwritten.call_args_list)
+    unwritten = rehearsal.unwritten.called and isinstance(error, OSError)
     if unwritten or isinstance(error, CannotRehearse) or _is_of_fakes(error):
         remedy = "leave this out of a rehearsal, which knows no numbers and writes no weights"
         rehearsal.refusals.append((what, line_of_error(error), remedy))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from contextlib import suppress
 from functools import cache
 from types import FrameType
 
@@ -13,8 +12,8 @@ from types import FrameType
 _RANGE = re.compile(r"(?<![\w.])range\([^()]*\)")
 
 
-def epochs_of(frame: FrameType | None) -> int | None:
-    """Return the number of epochs of the loop around a frame's line, or None if it is not plain to see.
+def epochs_of(frame: FrameType | None) -> int:
+    """Return the number of epochs of the loop around a frame's line, or 0 if it is not plain to see.
 
     Args:
         frame: Frame in which a pass over a loader begins.
@@ -23,7 +22,7 @@ def epochs_of(frame: FrameType | None) -> int | None:
         for found in _ranges_around(frame.f_code.co_filename, frame.f_lineno):
             return len(eval(found, frame.f_globals, frame.f_locals))
         frame = frame.f_back
-    return None
+    return 0
 
 
 @cache
@@ -39,7 +38,5 @@ def _ranges_around(file: str, line: int) -> list[str]:
 
 @cache
 def tree_of(file: str) -> ast.Module:
-    """Return the syntax tree of a file, which is empty if it cannot be read."""
-    with suppress(SyntaxError):
-        return ast.parse("".join(linecache.getlines(file)))
-    return ast.Module([], [])
+    """Return the syntax tree of a file of code that runs, which is empty if there is no file."""
+    return ast.parse("".join(linecache.getlines(file)))
