@@ -7,19 +7,16 @@ from typing import TypeVar, final
 
 import torch
 import torch.distributed as dist
-from accel_comm.transports import Join, PointToPoint, Reduction, Transport, longest_of
+from accel_comm.transports import Join, Reduction, Transport, longest_of
+from accel_comm.transports._base import ROOM
+from accel_comm.transports.single import SinglePoint
 from accel_comm.transports.votes import AgreedVotes, Votes
-
-from accel_rehearse.refusal import CannotRehearse
 
 T = TypeVar("T")
 
-#: the bytes that a real rank sends within an agreement, which decides what else it exchanges
-INLINE_BYTES = 1 << 17
-
 
 @final
-class EqualPeers(Transport, PointToPoint):
+class EqualPeers(Transport):
     """A world in which each rank says what this rank says.
 
     Tensors go through the process group that is open, which is one of torch's that sends nothing, so that calls and
@@ -31,12 +28,12 @@ class EqualPeers(Transport, PointToPoint):
         on_call: What is told of each call that all ranks have to make.
     """
 
-    inline_bytes = INLINE_BYTES
+    inline_bytes = ROOM
 
     def __init__(self, rank: int, size: int, *, on_call: Callable[[str], None]) -> None:
         self._on_call = on_call
         self.rank, self.size = rank, size
-        self.point_to_point = self
+        self.point_to_point = SinglePoint()
 
     @property
     def world(self) -> Transport:
@@ -85,26 +82,3 @@ class EqualPeers(Transport, PointToPoint):
 
     def close(self) -> None:
         pass
-
-    def supports_device(self, kind: str) -> bool:
-        return True
-
-    def scatter(self, what: str, payloads: Sequence[bytes], source: int) -> bytes:
-        if self.rank != source:
-            raise CannotRehearse(
-                f"rank {self.rank} is sent its batches by rank {source}, which does not run here: rehearse rank"
-                f" {source} alone (--ranks {source}), or leave out dispatch_batches=True"
-            )
-        return payloads[source]
-
-    def scatter_tensors(
-        self,
-        what: str,
-        sent: Sequence[Sequence[torch.Tensor]],
-        received: Sequence[torch.Tensor],
-        source: int,
-    ) -> None:
-        pass
-
-    def gather(self, payload: bytes, lengths: Sequence[int], target: int) -> list[bytes]:
-        return [payload] * len(lengths) if self.rank == target else []

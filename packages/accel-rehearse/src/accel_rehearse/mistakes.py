@@ -56,9 +56,10 @@ def _too_large(notes: Sequence[Notes], size: int, hardware: Hardware) -> Iterato
 def _unlike(notes: Sequence[Notes]) -> Iterator[Sequence[str]]:
     first, *others = notes
     for other in others:
-        pairs = zip(first["calls"], other["calls"], strict=False)
-        for (mine, line), (theirs, there) in [pair for pair in pairs if pair[0][0] != pair[1][0]][:1]:
-            place = " at ".join(filter(None, (theirs, there)))
-            what = f"ranks {first['rank']} and {other['rank']} do different things: {mine}, and {place}"
-            remedy = "exchange outside of conditions on the rank, and make equal models and loaders on all ranks"
-            yield what, line or there, remedy
+        for (mine, line), (theirs, there) in zip(first["calls"], other["calls"], strict=False):
+            if mine != theirs:
+                place = " at ".join(filter(None, (theirs, there)))
+                what = f"ranks {first['rank']} and {other['rank']} do different things: {mine}, and {place}"
+                remedy = "exchange outside of conditions on the rank, and make equal models and loaders on all ranks"
+                yield what, line or there, remedy
+                break

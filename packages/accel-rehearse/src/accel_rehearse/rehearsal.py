@@ -36,7 +36,7 @@ from accel_rehearse.fake_dispatch import FakeDispatch
 from accel_rehearse.loop_bounds import FURTHER_S, LoopBounds, RehearsalOver, length_or_none
 from accel_rehearse.nested_tensors import bytes_of
 from accel_rehearse.placeholders import Placeholders
-from accel_rehearse.refusal import line_of
+from accel_rehearse.refusal import CannotRehearse, line_of
 from accel_rehearse.stage import BACKWARD, PREPARE, STEP, Stage
 from accel_rehearse.surroundings import (
     converting_in_place,
@@ -93,7 +93,12 @@ class Rehearsal:
                 inner.__dict__["save_pretrained"] = self.unwritten
         elif isinstance(ready, AcceleratedOptimizer):
             self.optimizers.append(ready.optimizer)
-        elif isinstance(ready, DataLoader):
+        elif isinstance(ready, DataLoaderShard):
+            if ready._dispatch is not None and accelerator.process_index:
+                raise CannotRehearse(
+                    f"rank {accelerator.process_index} is sent its batches by rank 0, which does not run here: rehearse"
+                    " rank 0 alone (--ranks 0), or leave out dispatch_batches=True"
+                )
             self.exchanges.call(f"a loader of {(batches := length_or_none(ready))} batches")
             if batches == 0:
                 what = "an epoch has no batch for this rank"
@@ -138,9 +143,10 @@ class Rehearsal:
 
     def _gathering(self, *_: object) -> None:
         for loader, _ in self.bounds.passing[-1:]:
-            rows, length = loader.total_batch_size or 1, length_or_none(loader.dataset) or 0
-            if self.stage.evaluating and loader not in self.bounds.training and length % rows:
-                what = f"gather returns repeated samples too: {-(-length // rows) * rows} for {length} of the data"
+            length = length_or_none(loader.dataset) or 0
+            more = -length % (loader.total_batch_size or 1)
+            if self.stage.evaluating and more and loader not in self.bounds.training:
+                what = f"gather returns repeated samples too: {length + more} for {length} of the data"
                 self.mistakes.append((what, line_of(), "use accelerator.gather_for_metrics"))
 
     def _iterating(self, loader: DataLoader[Any]) -> None:

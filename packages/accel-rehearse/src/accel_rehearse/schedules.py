@@ -32,21 +32,15 @@ def length_of(scheduler: Any) -> int | None:
     Args:
         scheduler: A scheduler of torch.
     """
-    known: dict[str, Any] = {
-        "_schedulers": [],
-        "_milestones": [0],
-        "lr_lambdas": [],
-        "end_factor": 0,
-        **vars(scheduler),
-    }
-    for last in known["_schedulers"][-1:]:
-        length = length_of(last)
-        return None if length is None else length + max(known["_milestones"])
-    for rate in known["lr_lambdas"][:1]:
-        given = rate.keywords if isinstance(rate, partial) else {}
-        return _named(given) or _length_of_function(rate)
+    known = vars(scheduler)
+    if "_schedulers" in known:
+        last = length_of(known["_schedulers"][-1])
+        return last and last + max(known.get("_milestones", [0]))
+    for rate in known.get("lr_lambdas", [])[:1]:
+        return _named(rate.keywords if isinstance(rate, partial) else {}) or _length_of_function(rate)
     # one that rises to the full rate, or only holds it back, begins a training
-    return None if known["end_factor"] >= 1 or isinstance(scheduler, ConstantLR) else _named(known)
+    begins = isinstance(scheduler, ConstantLR) or known.get("end_factor", 0) >= 1
+    return None if begins else _named(known)
 
 
 def _named(values: dict[str, Any]) -> int | None:

@@ -85,4 +85,4 @@ class Stage:
     def name(self, model: nn.Module) -> None:
         """Note the names of the modules of a model."""
         for name, module in model.named_modules():
-            self.names.setdefault(module, name.removeprefix("module.") or type(module).__name__)
+            self.names.setdefault(module, name or type(module).__name__)
