@@ -212,7 +212,7 @@ def _notes(**changed: Any) -> dict[str, Any]:
             "gradients_bytes": 10 * 10**9,
             "optimizer_bytes": 20 * 10**9,
             "peak_bytes": 110 * 10**9,
-            "peak_at": {"module": "layers.3", "phase": "backward"},
+            "peak_at": {"phase": "backward", "module": "layers.3"},
             "peak_by_kind": {"activations": 70 * 10**9},
         },
         "whole_bytes": 10 * 10**9,

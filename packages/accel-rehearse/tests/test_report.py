@@ -14,7 +14,7 @@ def _notes(**said: Any) -> dict[str, Any]:
             "gradients_bytes": 8,
             "optimizer_bytes": 16,
             "peak_bytes": 1000,
-            "peak_at": {"module": "layers.3", "phase": "backward"},
+            "peak_at": {"phase": "backward", "module": "layers.3"},
             "memory_over_step": [{"parameters": 8, "activations": 8}],
             "exchanges": [],
             "flops": 1,

@@ -145,8 +145,10 @@ class Allocations:
         """
         states = [*accumulate(self.changes[begin:end], _changed, initial=self.held(begin))]
         each = -(-len(states) // points)
-        parts = [states[first : first + each] for first in range(0, len(states), each)]
-        return [max(part, key=lambda state: sum(state.values())) for part in parts]
+        return [
+            max(states[first : first + each], key=lambda state: sum(state.values()))
+            for first in range(0, len(states), each)
+        ]
 
     def activations(self, end: int, names: re.Pattern[str]) -> Counter[str]:
         """Return the bytes after so many changes that were allocated in forwards, by what is found in modules' names.

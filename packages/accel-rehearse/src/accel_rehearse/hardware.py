@@ -10,16 +10,15 @@ from typing import Any
 _NUMBER = re.compile(r"(\d+\.?\d*(e\d+)?)([kmgt]?)b?(/s)?")
 _UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 #: vendors' figures: memory, dense products in bf16, and one direction of the links within and between machines
-_DEVICES = """
-h100       80GB  990e12 450GB/s 50GB/s
-h200       141GB 990e12 450GB/s 50GB/s
-b200       180GB 2250e12 900GB/s 50GB/s
-a100       80GB  312e12 300GB/s 25GB/s
-a100-40gb  40GB  312e12 300GB/s 25GB/s
-l40s       48GB  362e12 32GB/s 25GB/s
-mi300x     192GB 1307e12 448GB/s 50GB/s
-"""
-KNOWN = {name: numbers for name, *numbers in map(str.split, _DEVICES.strip().splitlines())}
+KNOWN = {
+    "h100": "80GB 990e12 450GB/s 50GB/s",
+    "h200": "141GB 990e12 450GB/s 50GB/s",
+    "b200": "180GB 2250e12 900GB/s 50GB/s",
+    "a100": "80GB 312e12 300GB/s 25GB/s",
+    "a100-40gb": "40GB 312e12 300GB/s 25GB/s",
+    "l40s": "48GB 362e12 32GB/s 25GB/s",
+    "mi300x": "192GB 1307e12 448GB/s 50GB/s",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +60,5 @@ def hardware_of(device: str | None = None, bandwidth: dict[str, Any] | None = No
         bandwidth: What `read_rates` has read.
         given: Other fields of the device.
     """
-    known: Any = zip(Hardware.__slots__, map(read_number, KNOWN.get(device or "", ())), strict=False)
+    known: Any = zip(Hardware.__slots__, map(read_number, KNOWN.get(device or "", "").split()), strict=False)
     return Hardware(**{**dict(known), **(bandwidth or {}), **{name: value for name, value in given.items() if value}})

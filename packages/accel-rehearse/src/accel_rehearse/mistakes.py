@@ -27,7 +27,7 @@ def mistakes_of(notes: Sequence[Notes], size: int, hardware: Hardware) -> list[S
 
 def place_of(said: Notes) -> str:
     """Return the phase and the module of the peak, in words."""
-    return " of ".join(filter(None, (said["peak_at"]["phase"], said["peak_at"]["module"])))
+    return " of ".join(filter(None, said["peak_at"].values()))
 
 
 def _too_large(notes: Sequence[Notes], size: int, hardware: Hardware) -> Iterator[Sequence[str]]:

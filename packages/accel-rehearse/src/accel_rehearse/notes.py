@@ -25,7 +25,7 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
     allocations, models = rehearsal.allocations, rehearsal.models
     parameters = distinct(one for model in models for one in model.parameters())
     states = distinct(value for one in rehearsal.optimizers for state in one.state.values() for value in state.values())
-    begin, end = [(0, 0, 0), (0, 0, 0), *rehearsal.marks][-2:]
+    begin, end = [rehearsal.marks[0], *rehearsal.marks][-2:]
     highest = max(allocations.changes, key=lambda change: change.total)
     evaluated = [change.total for change in allocations.changes if change.phase == EVALUATION]
     peak = allocations.changes.index(highest) + 1
@@ -43,7 +43,7 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
             "optimizer_bytes": bytes_of(states),
             "peak_bytes": highest.total,
             "evaluation_peak_bytes": max(evaluated, default=0),
-            "peak_at": {"module": highest.module, "phase": highest.phase},
+            "peak_at": {"phase": highest.phase, "module": highest.module},
             "peak_by_kind": allocations.held(peak),
             "largest_modules": dict(allocations.activations(peak, NAME).most_common(8)),
             "memory_over_step": allocations.over(begin[2], end[2]),
@@ -67,7 +67,7 @@ def _mistakes(rehearsal: Rehearsal) -> Iterator[tuple[str, str, str]]:
     if "unprepared" in lines and not rehearsal.bounds.training:
         what = "the script trains on a loader that was not prepared: all ranks get the same samples"
         yield what, lines["unprepared"], "pass the loader to accelerator.prepare"
-    if not rehearsal.marks and not rehearsal.mistakes:
+    if not rehearsal.marks[1:] and not rehearsal.mistakes:
         yield "no optimizer has made a step", lines.get("prepare", ""), "prepare optimizer and loader, and step"
     elif {*rehearsal.gradients_bytes.values()} == {0}:
         yield "the optimizer steps without gradients", lines.get("prepare", ""), "give it the parameters of the model"

@@ -73,7 +73,7 @@ class Rehearsal:
         #: bytes of gradients before the newest steps
         self.gradients_bytes: dict[int, int] = {}
         #: exchanges, operations and changes of memory until the end of each round of steps
-        self.marks: list[tuple[int, int, int]] = []
+        self.marks = [(0, 0, 0)]
         #: lines of the script, by what it does there first
         self.lines: dict[str, str] = {}
         #: what is called to save a model in a format of its own
@@ -175,11 +175,11 @@ class Rehearsal:
         self._stepping.__exit__(None, None, None)
         self.allocations.note_all(optimizer.state, OPTIMIZER)
         self._made += 1
-        if self.bounds.ends_at is None and self._made % max(len(self.optimizers), 1) == 0:
+        if self.bounds.ends_at is None and self._made % (len(self.optimizers) or 1) == 0:
             self.marks.append((len(self.exchanges.log), self.mode.flops, len(self.allocations.changes)))
             for scheduler, places in self.schedules.items():
                 places.append(scheduler.last_epoch)
-            if len(self.marks) == self._steps:
+            if len(self.marks) > self._steps:
                 self.bounds.ends_at = time.monotonic() + FURTHER_S
         elif self.bounds.ends_at and not self.bounds.training:
             raise RehearsalOver  # nothing else ends its loop

@@ -60,17 +60,13 @@ def _note_error(error: BaseException, rehearsal: Rehearsal) -> None:
     traceback.print_exception(error)
     what = f"{type(error).__name__}: {error}"
     unwritten = rehearsal.unwritten.called and isinstance(error, OSError)
-    if unwritten or isinstance(error, CannotRehearse) or _is_of_fakes(error):
+    of_fakes = _OF_FAKES.search(f"{type(error)} {what} {error.__cause__!r}")
+    if unwritten or of_fakes or isinstance(error, CannotRehearse):
         remedy = "leave this out of a rehearsal, which knows no numbers and writes no weights"
         rehearsal.refusals.append((what, line_of_error(error), remedy))
     else:
         remedy = "a job would end here as well: do as the error says"
         rehearsal.mistakes.append((what, line_of_error(error), remedy))
-
-
-def _is_of_fakes(error: BaseException | None) -> bool:
-    """Return whether an error, or what it came from, is about tensors without numbers."""
-    return error is not None and bool(_OF_FAKES.search(f"{type(error)}: {error}") or _is_of_fakes(error.__cause__))
 
 
 if __name__ == "__main__":
