@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from accel_rehearse.allocations import Allocations
-from accel_rehearse.loop_bounds import LoopBounds
-from accel_rehearse.stage import Stage
+from accel_rehearse.rehearsal import Rehearsal
 
 WORDS, IMAGES = torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 3, 4, 4)
 
@@ -19,8 +17,8 @@ WORDS, IMAGES = torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 3, 4, 4)
     ],
 )
 def test_the_tokens_of_a_batch_are_counted(batch: object, tokens: int) -> None:
-    bounds = LoopBounds(Allocations(Stage(), apart=False))
-    served = bounds.bounded(lambda loader: iter([batch] * 3))(object())
+    rehearsal = Rehearsal(3, cpu=True)
+    served = rehearsal._bounded(lambda loader: iter([batch] * 3))(object())
     next(served)
-    assert bounds.tokens == tokens
+    assert rehearsal._tokens == tokens
     assert len([*served]) == 1  # a pass in which nothing is trained has two batches

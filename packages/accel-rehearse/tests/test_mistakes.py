@@ -64,9 +64,9 @@ WRONG: dict[str, tuple[str, str, str, str, list[str]]] = {
         "prepare(loader",
         [],
     ),
-    "strange": ("AdamW(model.", "AdamW(nn.Linear(2, 2).", "steps without gradients", PREPARE, []),
+    "strange": ("AdamW(model.", "AdamW(nn.Linear(2, 2).", "no optimizer has made a step with gradients", PREPARE, []),
     "shape": ("nn.Linear(64, 4)", "nn.Linear(65, 4)", "reduction dim", "model(inputs), labels", []),
-    "no step": ("            optimizer.step()\n", "", "no optimizer has made a step", PREPARE, []),
+    "no step": ("            optimizer.step()\n", "", "no optimizer has made a step with gradients", PREPARE, []),
     "batch": (
         "Accelerator()",
         "Accelerator(dataloader_config=__import__('accel').DataLoaderConfiguration(split_batches=True))",

@@ -24,7 +24,7 @@ def rehearsed(*, length: int, moves: int, every: int = 1, end: str = "flush", ba
     _ORIGINALS[mine] = whole
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
     return SimpleNamespace(
-        bounds=SimpleNamespace(training={mine: (3, 128)}),
+        training={mine: (3, 128)},
         accelerator=SimpleNamespace(gradient_state=AccumulationState(every, at_epoch_end=end)),
         schedules={CosineAnnealingLR(optimizer, length): [0, moves, 2 * moves]},
         lines={"schedule": LINE},
@@ -53,7 +53,7 @@ def test_a_schedule_that_ends_with_the_training_is_right(given: dict[str, Any], 
     samples = 16 * given.get("every", 1)
     assert length["samples_per_step"] == samples
     assert length["tokens_per_step"] == 128 * samples
-    assert length["tokens_per_epoch"] == 128 * len(next(iter(rehearsal.bounds.training)).dataset)
+    assert length["tokens_per_epoch"] == 128 * len(next(iter(rehearsal.training)).dataset)
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,5 @@ def test_a_schedule_of_another_length_is_told(given: dict[str, Any], end: int, r
 
 
 def test_what_is_not_known_is_none() -> None:
-    nothing = SimpleNamespace(bounds=SimpleNamespace(training={}), schedules={})
+    nothing = SimpleNamespace(training={}, schedules={})
     assert set(length_of_training(nothing).values()) == {None}  # type: ignore[arg-type]

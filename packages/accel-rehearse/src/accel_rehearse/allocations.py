@@ -86,8 +86,8 @@ class Allocations:
         key = storage._cdata
         block = self._blocks.get(key)
         if block is None:
-            made = self._apart and self._stage.phase == SCRIPT
-            host = made and (not self._moved or kind in (PARAMETERS, BUFFERS))
+            early = not self._moved or kind in (PARAMETERS, BUFFERS)
+            host = self._apart and early and self._stage.phase == SCRIPT
             block = self._blocks[key] = Block(self._stage.module, host)
             block.reference = weakref.ref(storage, lambda _: self._change(self._blocks.pop(key), 0))
             self._change(block, storage.nbytes())

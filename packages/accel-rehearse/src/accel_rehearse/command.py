@@ -181,9 +181,7 @@ COMMAND = LaunchCommand(
     "rehearse",
     run,
     own=OWN,
-    options=[
-        option for option in OPTIONS if option.name not in ("no_python", "submit", "submit_options", "submit_file")
-    ],
+    options=[option for option in OPTIONS if option.name != "no_python"],
     words="SCRIPT [arguments of the script]",
     help=HELP,
     epilog=EPILOG,

@@ -64,10 +64,9 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
 def _mistakes(rehearsal: Rehearsal) -> Iterator[tuple[str, str, str]]:
     """Yield what this rank alone shows to be wrong: what, the line, and what would help."""
     lines = rehearsal.lines
-    if "unprepared" in lines and not rehearsal.bounds.training:
+    if "unprepared" in lines and not rehearsal.training:
         what = "the script trains on a loader that was not prepared: all ranks get the same samples"
         yield what, lines["unprepared"], "pass the loader to accelerator.prepare"
-    if not rehearsal.marks[1:] and not rehearsal.mistakes:
-        yield "no optimizer has made a step", lines.get("prepare", ""), "prepare optimizer and loader, and step"
-    elif {*rehearsal.gradients_bytes.values()} == {0}:
-        yield "the optimizer steps without gradients", lines.get("prepare", ""), "give it the parameters of the model"
+    if not any(rehearsal.gradients_bytes.values()) and not rehearsal.mistakes:
+        remedy = "prepare optimizer and loader, give the optimizer the parameters of the model, and step"
+        yield "no optimizer has made a step with gradients", lines.get("prepare", ""), remedy

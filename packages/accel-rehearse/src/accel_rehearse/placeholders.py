@@ -92,16 +92,11 @@ def _nested(value: Any, shape: tuple[int, ...]) -> Any:
     return value if not shape else [_nested(value, shape[1:]) for _ in range(shape[0])]
 
 
-def _zeros_of_numpy(tensor: torch.Tensor, *_: object, **__: object) -> Any:
-    return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu").numpy()
-
-
 #: what methods of tensors return; a finite number is a real tensor, so that what asks for it goes on
 _PLACEHOLDERS: dict[str, Callable[..., Any]] = {
     "item": _item,
     "__format__": lambda tensor, form: format(repr(tensor) if tensor.ndim else float(_item(tensor)), form),
     "tolist": lambda tensor: _nested(_item(tensor), tensor.shape),
     "isfinite": lambda tensor: torch.ones(tensor.shape, dtype=torch.bool, device="cpu"),
-    "numpy": _zeros_of_numpy,
-    "__array__": _zeros_of_numpy,
+    "numpy": lambda tensor, **_: torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu").numpy(),
 }

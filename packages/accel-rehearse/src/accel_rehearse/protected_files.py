@@ -13,15 +13,8 @@ from accel_state.environ import process_environ
 
 from accel_rehearse.refusal import CannotRehearse
 
-#: what Python calls before it changes a path, and the word for it
-_CHANGES = {
-    "open": "write",
-    "os.remove": "remove",
-    "os.rmdir": "remove",
-    "shutil.rmtree": "remove",
-    "os.rename": "rename or replace",
-    "os.mkdir": "make",
-}
+#: what changes a path
+_CHANGES = ("open", "os.remove", "os.rmdir", "shutil.rmtree", "os.rename", "os.mkdir")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_TRUNC | os.O_CREAT
 #: hidden folders and others that libraries write, and variables that name some
 _FREE = re.compile(r"/(\.[^/]+|__pycache__|torchinductor_[^/]*)/|^/(dev|proc)/")
@@ -55,8 +48,8 @@ def protecting(made: Path) -> Callable[[str, tuple[Any, ...]], None]:
                     file.write(f"{path}\n")
             elif event != "os.mkdir" and not {*_listed(made)} & {path, *path.parents}:
                 raise CannotRehearse(
-                    f"the script is to {_CHANGES[event]} {path}, which was there before the rehearsal: leave this out,"
-                    " or rehearse in a copy of the folder with --in_place, which lets the script write and remove all"
+                    f"{event} is to change {path}, which was there before the rehearsal: leave this out, or rehearse in"
+                    " a copy of the folder with --in_place, which lets the script write and remove all"
                 )
 
     return check
@@ -66,10 +59,9 @@ def remove_made(made: Path) -> None:
     """Remove what a file lists and is still there. A folder in which something else is stays."""
     for path in sorted(_listed(made), key=lambda path: len(path.parts), reverse=True):
         with suppress(OSError):
-            if path.is_dir() and not path.is_symlink():
-                path.rmdir()
-            else:
-                path.unlink()
+            path.unlink()
+        with suppress(OSError):
+            path.rmdir()
 
 
 def _listed(made: Path) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -26,6 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader
 
 from accel_rehearse.allocations import (
+    BATCHES,
     GRADIENTS,
     OPTIMIZER,
     PARAMETERS,
@@ -33,10 +35,10 @@ from accel_rehearse.allocations import (
 )
 from accel_rehearse.exchanges import ExchangeLog
 from accel_rehearse.fake_dispatch import FakeDispatch
-from accel_rehearse.loop_bounds import FURTHER_S, LoopBounds, RehearsalOver, length_or_none
-from accel_rehearse.nested_tensors import bytes_of
+from accel_rehearse.loop_bounds import EVALUATION_BATCHES, FURTHER_S, IDS, RehearsalOver, length_or_none
+from accel_rehearse.nested_tensors import bytes_of, tensors_in
 from accel_rehearse.placeholders import Placeholders
-from accel_rehearse.refusal import CannotRehearse, line_of
+from accel_rehearse.refusal import CannotRehearse, frame_of_script, line_of
 from accel_rehearse.stage import BACKWARD, PREPARE, STEP, Stage
 from accel_rehearse.surroundings import (
     converting_in_place,
@@ -45,6 +47,7 @@ from accel_rehearse.surroundings import (
     within,
     writing_nothing,
 )
+from accel_rehearse.training_loop import epochs_of
 
 
 class Rehearsal:
@@ -63,7 +66,13 @@ class Rehearsal:
         self.mistakes: list[tuple[str, str, str]] = []
         self.refusals: list[tuple[str, str, str]] = []
         self.placeholders = Placeholders(self.refusals)
-        self.bounds = LoopBounds(self.allocations)
+        #: the loaders that are trained on, with the epochs of the loop around and the tokens of a sample
+        self.training: dict[Any, tuple[int, int]] = {}
+        # the loaders of the passes that are under way, with the epochs, and the tokens of a sample of the newest batch
+        self._passing: list[tuple[Any, int]] = []
+        self._tokens = 0
+        #: when further passes end, once all steps are made
+        self.ends_at: float | None = None
         self.mode = FakeDispatch(self.stage, self.allocations, self.exchanges, self.placeholders)
         self.models: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
@@ -106,8 +115,8 @@ class Rehearsal:
 
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
         """Note that a backward begins."""
-        for loader, epochs in self.bounds.passing:
-            self.bounds.training.setdefault(loader, (epochs, self.bounds.tokens))
+        for loader, epochs in self._passing:
+            self.training.setdefault(loader, (epochs, self._tokens))
 
     def begin(self) -> None:
         """Note from now on what the process does, until it ends. The script has to run in the mode."""
@@ -122,7 +131,7 @@ class Rehearsal:
         for changed in (
             *self.placeholders.patches(),
             within(torch.UntypedStorage, "resize_", self.allocations.resize),
-            patch.object(DataLoaderShard, "__iter__", self.bounds.bounded(DataLoaderShard.__iter__)),
+            patch.object(DataLoaderShard, "__iter__", self._bounded(DataLoaderShard.__iter__)),
             within(torch.autograd, "_engine_run_backward", lambda *_: during(BACKWARD)),
             within(Preparer, "model", lambda *_: during(PREPARE)),
             within(DistributedDataParallel, "_pre_forward", exchange_in_python),
@@ -138,14 +147,34 @@ class Rehearsal:
         ):
             changed.start()
 
+    def _bounded(self, iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+        """Return the `__iter__` of prepared loaders whose passes end early."""
+
+        def batches_of(loader: Any) -> Iterator[Any]:
+            if self.ends_at and loader in self.training and time.monotonic() > self.ends_at:
+                raise RehearsalOver
+            self._passing.append(under_way := (loader, epochs_of(frame_of_script())))
+            try:
+                for served, batch in enumerate(iterate(loader)):
+                    if served and (self.ends_at if loader in self.training else served >= EVALUATION_BATCHES):
+                        return
+                    self.allocations.note_all(batch, BATCHES)
+                    ids = [one for one in tensors_in(batch) if one.ndim == 2 and one.dtype in IDS]
+                    self._tokens = max((one.shape[1] for one in ids), default=0)
+                    yield batch
+            finally:
+                self._passing.remove(under_way)
+
+        return batches_of
+
     def _line(self, what: str) -> None:
         self.lines.setdefault(what, line_of())
 
     def _gathering(self, *_: object) -> None:
-        for loader, _ in self.bounds.passing[-1:]:
+        for loader, _ in self._passing[-1:]:
             length = length_or_none(loader.dataset) or 0
             more = -length % (loader.total_batch_size or 1)
-            if self.stage.evaluating and more and loader not in self.bounds.training:
+            if self.stage.evaluating and more and loader not in self.training:
                 what = f"gather returns repeated samples too: {length + more} for {length} of the data"
                 self.mistakes.append((what, line_of(), "use accelerator.gather_for_metrics"))
 
@@ -175,11 +204,11 @@ class Rehearsal:
         self._stepping.__exit__(None, None, None)
         self.allocations.note_all(optimizer.state, OPTIMIZER)
         self._made += 1
-        if self.bounds.ends_at is None and self._made % (len(self.optimizers) or 1) == 0:
+        if self.ends_at is None and self._made % (len(self.optimizers) or 1) == 0:
             self.marks.append((len(self.exchanges.log), self.mode.flops, len(self.allocations.changes)))
             for scheduler, places in self.schedules.items():
                 places.append(scheduler.last_epoch)
             if len(self.marks) > self._steps:
-                self.bounds.ends_at = time.monotonic() + FURTHER_S
-        elif self.bounds.ends_at and not self.bounds.training:
+                self.ends_at = time.monotonic() + FURTHER_S
+        elif self.ends_at and not self.training:
             raise RehearsalOver  # nothing else ends its loop

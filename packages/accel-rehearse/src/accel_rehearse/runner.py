@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _note_error(error: BaseException, rehearsal: Rehearsal) -> None:
     """Note what ended a script, its line and a way out, as a mistake of the script or as a refusal."""
-    if isinstance(error, StopIteration) and rehearsal.bounds.ends_at:
+    if isinstance(error, StopIteration) and rehearsal.ends_at:
         return  # a script that asks for each batch may ask for one more than there are steps
     traceback.print_exception(error)
     what = f"{type(error).__name__}: {error}"

@@ -29,7 +29,7 @@ def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
     What is not known is None.
     """
     known: dict[str, Any] = dict.fromkeys(NAMES)
-    for loader, (epochs, tokens) in [*rehearsal.bounds.training.items()][:1]:
+    for loader, (epochs, tokens) in [*rehearsal.training.items()][:1]:
         window, batches = rehearsal.accelerator.gradient_state, length_or_none(loader) or 0
         samples, steps = (loader.total_batch_size or 0) * window.every, _steps(1, batches, window)
         whole = _steps(epochs, batches, window)

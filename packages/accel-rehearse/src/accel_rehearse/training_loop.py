@@ -19,21 +19,15 @@ def epochs_of(frame: FrameType | None) -> int:
         frame: Frame in which a pass over a loader begins.
     """
     while frame is not None:
-        for found in _ranges_around(frame.f_code.co_filename, frame.f_lineno):
+        loops = [
+            ast.unparse(loop.iter)
+            for loop in ast.walk(tree_of(frame.f_code.co_filename))
+            if isinstance(loop, ast.For) and loop.lineno < frame.f_lineno <= (loop.end_lineno or 0)
+        ]
+        for found in _RANGE.findall(" ".join(reversed(loops))):
             return len(eval(found, frame.f_globals, frame.f_locals))
         frame = frame.f_back
     return 0
-
-
-@cache
-def _ranges_around(file: str, line: int) -> list[str]:
-    """Return the ranges of the loops around a line, the innermost first."""
-    return [
-        found
-        for loop in ast.walk(tree_of(file))
-        if isinstance(loop, ast.For) and loop.lineno < line <= (loop.end_lineno or 0)
-        for found in _RANGE.findall(ast.unparse(loop.iter))
-    ][::-1]
 
 
 @cache
