@@ -132,12 +132,7 @@ def run(
         "module": settings.module,
         "in_place": in_place,
     }
-    report = report_of(
-        _rehearse(options, asked),
-        asked,
-        hardware_of(**device),
-        MEASURED.fullmatch(measured or ""),
-    )
+    report = report_of(_rehearse(options, asked), asked, hardware_of(**device), MEASURED.fullmatch(measured or ""))
     if json is not None:
         Path(json).write_text(dumps(report, indent=2) + "\n")
     print(table_of(report), flush=True)
@@ -149,32 +144,23 @@ def _rehearse(options: ResolvedOptions, asked: dict[str, Any]) -> list[dict[str,
     settings, environ = options.settings, dict(options.environ)
     if settings.parallelism_config is not None:  # the sizes are those of the job, and not of the ranks that run
         environ[BY_NAME["parallelism_config"].envvar] = as_text(settings.parallelism_config)
+    ranks = asked["ranks"]
     alone = settings.with_flags(
-        num_processes=len(asked["ranks"]), num_machines=None, parallelism_config=None, cpu=True, gpu_ids=None
+        num_processes=len(ranks), num_machines=None, parallelism_config=None, cpu=True, gpu_ids=None
     )
     job = read_script_job("accel rehearse", replace(options, environ=environ, settings=alone))
     with tempfile.TemporaryDirectory(prefix=".accel-rehearse-") as folder:
         made = Path(folder, "made")
         made.touch()
         try:
-            code, words = job.run(
-                RUNNER,
-                [
-                    dumps(asked | {"folder": folder}),
-                    options.script or "",
-                    *options.arguments,
-                ],
-            )
+            arguments = [dumps(asked | {"folder": folder}), options.script or "", *options.arguments]
+            code, words = job.run(RUNNER, arguments)
         finally:
             remove_made(made)
-        files = [Path(folder, f"rank-{rank}.json") for rank in asked["ranks"]]
-        if code or not all(file.exists() for file in files):
+        if code:
             print(words, file=sys.stderr, flush=True)
-            raise CannotRun(
-                "accel rehearse",
-                ["the process of a rank has ended before it could say what it found"],
-            )
-        return [loads(file.read_text()) for file in files]
+            raise CannotRun("accel rehearse", ["the process of a rank has ended before it could say what it found"])
+        return [loads(Path(folder, f"rank-{rank}.json").read_text()) for rank in ranks]
 
 
 COMMAND = LaunchCommand(

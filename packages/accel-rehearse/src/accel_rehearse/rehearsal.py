@@ -191,16 +191,13 @@ class Rehearsal:
             self.mistakes.append((record.getMessage(), line_of(), "do as the warning says"))
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not isinstance(optimizer, AcceleratedOptimizer):
-            gradients = [one.grad for group in optimizer.param_groups for one in group["params"]]
-            self.allocations.note_all(gradients, GRADIENTS)
-            self.gradients_bytes[id(optimizer)] = bytes_of(gradients)
-            self._stepping = self.stage.during(STEP)
-            self._stepping.__enter__()
+        gradients = [one.grad for group in optimizer.param_groups for one in group["params"]]
+        self.allocations.note_all(gradients, GRADIENTS)
+        self.gradients_bytes[id(optimizer)] = bytes_of(gradients)
+        self._stepping = self.stage.during(STEP)
+        self._stepping.__enter__()
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if isinstance(optimizer, AcceleratedOptimizer):
-            return
         self._stepping.__exit__(None, None, None)
         self.allocations.note_all(optimizer.state, OPTIMIZER)
         self._made += 1

@@ -54,23 +54,14 @@ def _once(problems: Sequence[Sequence[str]]) -> list[dict[str, str]]:
 
 def table_of(report: Notes) -> str:
     """Return a report in words and columns, with what is wrong first."""
-    ranks: dict[str, Notes] = report["ranks"]
-    lines = ["accel rehearse"]
-    lines += ["{line}: {what}\n  {remedy}".format(**problem) for problem in report["refusals"] + report["mistakes"]]
+    lines = ["{line}: {what}\n  {remedy}".format(**problem) for problem in report["refusals"] + report["mistakes"]]
     # before a step is made, what a rank takes is not known
-    if all(said["gradients_bytes"] for said in ranks.values()):
-        lines += _memory(ranks)
-    for name, value in report.items():
-        if isinstance(value, int | float):
-            lines.append(f"{_words(name)}: {size_of(value) if name.endswith('_bytes') else format(value, '.6g')}")
-    if report["step_seconds"]:
-        lines.append(
-            "a step takes {low:.3g} to {high:.3g} s, bound by {bound}: {assumed}".format(**report["step_seconds"])
-        )
-    return "\n".join(lines)
+    figures = _figures(report) if all(said["gradients_bytes"] for said in report["ranks"].values()) else ()
+    return "\n".join(["accel rehearse", *lines, *figures])
 
 
-def _memory(ranks: dict[str, Notes]) -> Iterator[str]:
+def _figures(report: Notes) -> Iterator[str]:
+    ranks: dict[str, Notes] = report["ranks"]
     sizes = [name for name in ranks[min(ranks)] if name.endswith("_bytes")]
     rows = [["memory", *map(_words, sizes)]]
     rows += [[f"rank {rank}", *(size_of(said[name]) for name in sizes)] for rank, said in ranks.items()]
@@ -81,6 +72,11 @@ def _memory(ranks: dict[str, Notes]) -> Iterator[str]:
             size = size_of(each["bytes"])
             yield "  {calls} x {name}, {}, ranks: {group_size}, machines: {machines}".format(size, **each)
     yield from _picture(said["memory_over_step"])
+    for name, value in report.items():
+        if isinstance(value, int | float):
+            yield f"{_words(name)}: {size_of(value) if name.endswith('_bytes') else format(value, '.6g')}"
+    if report["step_seconds"]:
+        yield "a step takes {low:.3g} to {high:.3g} s, bound by {bound}: {assumed}".format(**report["step_seconds"])
 
 
 def _words(name: str) -> str:
@@ -90,6 +86,6 @@ def _words(name: str) -> str:
 def _picture(curve: Sequence[dict[str, int]]) -> list[str]:
     """Return the memory of a rank over a step as rows of letters, each the first of a kind."""
     highest = max(sum(point.values()) for point in curve)
-    stacks = ["".join(kind[0] * round(ROWS * size / max(highest, 1)) for kind, size in at.items()) for at in curve]
+    stacks = ["".join(kind[0] * round(ROWS * size / highest) for kind, size in at.items()) for at in curve]
     rows = ["  " + "".join(row).rstrip() for row in zip_longest(*stacks, fillvalue=" ")]
     return [f"memory over a step, up to {size_of(highest)} ({', '.join(curve[0])})", *reversed(rows)]
