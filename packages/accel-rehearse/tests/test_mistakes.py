@@ -240,5 +240,5 @@ def test_too_much_memory_is_told_with_what_would_help() -> None:
 def test_ranks_with_unlike_numbers_of_batches_are_told() -> None:
     unlike = [_notes(rank=rank, calls=[[f"a loader of {9 + rank} batches", "train.py:9"]]) for rank in (0, 1)]
     ((what, line, _),) = mistakes_of(unlike, 8, Hardware())
-    assert what == "ranks 0 and 1 do different things: a loader of 9 batches, and a loader of 10 batches at train.py:9"
+    assert what == "ranks 0 and 1 do different things: a loader of 9 batches, and a loader of 10 batches (train.py:9)"
     assert line == "train.py:9"

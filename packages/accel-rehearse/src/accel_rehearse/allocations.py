@@ -165,5 +165,4 @@ class Allocations:
 
 
 def _changed(state: dict[str, int], change: Change) -> dict[str, int]:
-    kind = change.block.kind
-    return {**state, kind: state[kind] + change.more}
+    return {**state, change.block.kind: state[change.block.kind] + change.more}

@@ -39,7 +39,7 @@ examples:
 exit codes: 0 if nothing is wrong; 1 if something is; 2 if SCRIPT cannot be rehearsed."""
 
 
-MEASURED = re.compile(r"([0-9]*\.?[0-9]+)s?(?:@([1-9][0-9]*))?")
+MEASURED = re.compile(r"([0-9]*\.?[0-9]+)s?(@1)?")
 _RANKS = re.compile(r"[0-9]+(,[0-9]+)*")
 
 
@@ -62,8 +62,8 @@ OWN = [
         ("json", FILE, "Write all that was found into this file."),
         (
             "measured",
-            OptionType("SECONDS@N", "seconds on some devices such as 0.41s@1", _text(MEASURED)),
-            "How long a step of the same batch for a rank takes on so many devices of one machine, such as 0.41s@1.",
+            OptionType("SECONDS@1", "seconds on one device such as 0.41s@1", _text(MEASURED)),
+            "How long a step of the same batch takes on one device, such as 0.41s@1.",
         ),
         (
             "device",
@@ -103,7 +103,7 @@ def run(
         steps: Number of optimizer steps. Default: 3.
         ranks: Ranks to rehearse, with commas. Default: the first and the last.
         json: Path of a file to write.
-        measured: Seconds of a step on some devices, as 0.41s@1.
+        measured: Seconds of a step on one device, as 0.41s@1.
         in_place: Let the script write as a job would.
         device: Name and rates of a device.
 
@@ -118,7 +118,8 @@ def run(
     problems = sharding_problems(settings, size)
     chosen = sorted({int(part) for part in ranks.split(",")} if ranks else {0, size - 1})
     problems += [f"--ranks {rank}: the job has ranks 0 to {size - 1}" for rank in chosen if rank >= size]
-    problems += [f"{size} processes on {machines} machines: each needs equally many"] if size % machines else []
+    if size % machines:
+        problems.append(f"{size} processes on {machines} machines: each needs equally many")
     if settings.use_deepspeed:
         problems.append("DeepSpeed's engine computes by itself, and cannot be rehearsed: rehearse with --use_fsdp")
     if problems:

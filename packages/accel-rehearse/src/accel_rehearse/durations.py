@@ -19,14 +19,14 @@ def step_seconds(said: dict[str, Any], hardware: Hardware, measured: re.Match[st
     Args:
         said: What is reported of a rank.
         hardware: The device of a rank.
-        measured: Match of seconds of a step that were measured, and of the number of devices of one machine.
+        measured: Match of seconds of a step that were measured on one device.
     """
     sending = _sending(said, hardware)
     least, most = (said["flops"] / hardware.flops / part for part in (BEST, WORST))
     computed = f"at {BEST:.0%} to {WORST:.0%} of the device's rate"
     if measured is not None:
-        most, computed = float(measured[1]), f"as measured ({measured[0]})"
-        least = most - _sending(said, hardware, int(measured[2] or 1))
+        least = most = float(measured[1])
+        computed = f"as measured ({measured[0]})"
     if not most:
         return {}
     return {
@@ -37,12 +37,11 @@ def step_seconds(said: dict[str, Any], hardware: Hardware, measured: re.Match[st
     }
 
 
-def _sending(said: dict[str, Any], hardware: Hardware, ranks: int | None = None) -> float:
-    """Return the seconds in which a rank sends all of a step, or would if there were so many ranks on one machine."""
+def _sending(said: dict[str, Any], hardware: Hardware) -> float:
+    """Return the seconds in which a rank sends all of a step."""
     total = 0.0
     for each in said["exchanges"]:
-        rate = hardware.within if ranks or each["machines"] == 1 else hardware.between
-        size = min(each["group_size"], ranks or each["group_size"])
+        rate = hardware.within if each["machines"] == 1 else hardware.between
         # in an all_reduce, the bytes of a tensor leave a rank twice
-        total += each["bytes"] * (1 + (each["name"] == "all_reduce")) * (1 - 1 / size) / rate
+        total += each["bytes"] * (1 + (each["name"] == "all_reduce")) * (1 - 1 / each["group_size"]) / rate
     return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import chain
 from typing import Any, final
 
 import torch
@@ -68,6 +69,10 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         #: floating-point operations so far
         self.flops = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # from 2.11 on, torch would come between an operation and the frame that asks for it
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation, for real or on fakes, and tell of it."""
         kwargs = kwargs or {}
@@ -87,7 +92,12 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
             self._placeholders.steer(sys._getframe(1))
             return func is aten.equal.default or tensors[0].dtype != torch.bool
         if fakes and func in _BY_MASK:
-            args = (args[0], _as_indices(args[1]), *args[2:])
+            # a real mask becomes the places that it chooses, so that the shape of the result is known
+            masks = (
+                index.nonzero().unbind(1) if type(index) is torch.Tensor and index.dtype == torch.bool else [index]
+                for index in args[1]
+            )
+            args = (args[0], [*chain.from_iterable(masks)], *args[2:])
         if tensors or self.stage.phase == SCRIPT:
             out = func(*args, **kwargs)
         else:
@@ -124,12 +134,3 @@ def _done(func: Any, args: Any) -> Any:
     future.set_result(list(tensors_in(args[0])))
     work = torchs._create_work_from_future(future).boxed()
     return work if len(func._schema.returns) == 1 else (args[0], work)
-
-
-def _as_indices(indices: Any) -> list[Any]:
-    """Return indices in which real masks are the places that they choose, so that the shape of the result is known."""
-    places: list[Any] = []
-    for index in indices:
-        real = type(index) is torch.Tensor and index.dtype == torch.bool
-        places += index.nonzero().unbind(1) if real else [index]
-    return places

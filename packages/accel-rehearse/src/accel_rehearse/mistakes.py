@@ -58,8 +58,6 @@ def _unlike(notes: Sequence[Notes]) -> Iterator[Sequence[str]]:
     for other in others:
         for (mine, line), (theirs, there) in zip(first["calls"], other["calls"], strict=False):
             if mine != theirs:
-                place = " at ".join(filter(None, (theirs, there)))
-                what = f"ranks {first['rank']} and {other['rank']} do different things: {mine}, and {place}"
-                remedy = "exchange outside of conditions on the rank, and make equal models and loaders on all ranks"
-                yield what, line or there, remedy
+                what = f"ranks {first['rank']} and {other['rank']} do different things: {mine}, and {theirs} ({there})"
+                yield what, line or there, "exchange outside of conditions on the rank, with equal models and loaders"
                 break

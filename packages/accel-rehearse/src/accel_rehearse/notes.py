@@ -17,7 +17,7 @@ from accel_rehearse.stage import EVALUATION
 from accel_rehearse.training_length import length_of_training
 
 #: bytes of a file of whole weights, at most
-LARGEST_FILE = 10 * 10**9
+LARGEST_FILE = 10**10
 
 
 def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
@@ -68,5 +68,8 @@ def _mistakes(rehearsal: Rehearsal) -> Iterator[tuple[str, str, str]]:
         what = "the script trains on a loader that was not prepared: all ranks get the same samples"
         yield what, lines["unprepared"], "pass the loader to accelerator.prepare"
     if not any(rehearsal.gradients_bytes.values()) and not rehearsal.mistakes:
-        remedy = "prepare optimizer and loader, give the optimizer the parameters of the model, and step"
-        yield "no optimizer has made a step with gradients", lines.get("prepare", ""), remedy
+        yield (
+            "no optimizer has made a step with gradients",
+            lines.get("prepare", ""),
+            "prepare optimizer and loader, give the optimizer the parameters of the model, and step",
+        )

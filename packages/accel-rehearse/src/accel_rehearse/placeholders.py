@@ -16,9 +16,6 @@ from accel_rehearse.nested_tensors import local
 from accel_rehearse.refusal import is_of_script, line_of
 from accel_rehearse.training_loop import tree_of
 
-#: what torch puts around a dispatch
-_WRAPPERS = tuple(f"{torch.__path__[0]}/{name}" for name in ("_dynamo", "_compile"))
-
 
 class Placeholders:
     """The source of numbers that are not known.
@@ -39,14 +36,11 @@ class Placeholders:
         Args:
             frame: Frame that asks.
         """
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(_WRAPPERS):
-            frame = frame.f_back
         for node in ast.walk(tree_of(frame.f_code.co_filename)) if is_of_script(frame) else ():
             test = getattr(node, "test", None)
             if isinstance(test, ast.expr) and test.lineno <= frame.f_lineno <= (test.end_lineno or 0):
                 what = f"a number that only the device knows decides what is done next: {ast.unparse(test)}"
-                remedy = "decide by the number of steps, or by values of the data"
-                self._refusals.append((what, line_of(frame), remedy))
+                self._refusals.append((what, line_of(frame), "decide by the number of steps, or by values of the data"))
         return False
 
     def patches(self) -> list[Any]:

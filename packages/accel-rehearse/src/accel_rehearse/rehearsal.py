@@ -110,8 +110,9 @@ class Rehearsal:
                 )
             self.exchanges.call(f"a loader of {(batches := length_or_none(ready))} batches")
             if batches == 0:
-                what = "an epoch has no batch for this rank"
-                self.mistakes.append((what, line_of(), "a smaller batch, or fewer ranks"))
+                self.mistakes.append(
+                    ("an epoch has no batch for this rank", line_of(), "a smaller batch, or fewer ranks")
+                )
 
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
         """Note that a backward begins."""

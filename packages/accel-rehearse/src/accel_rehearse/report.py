@@ -30,19 +30,20 @@ def report_of(
         notes: Notes of each rank.
         asked: Number of ranks, machines and steps.
         hardware: The device of a rank.
-        measured: Match of seconds of a step, and of a number of devices.
+        measured: Match of seconds of a step on one device.
     """
     first = notes[0]
     if hardware.memory < inf:
         for one in notes:
             one["said"]["left_bytes"] = round(USABLE * hardware.memory) - one["said"]["peak_bytes"]
-    durations = [step_seconds(one["said"], hardware, measured) for one in notes]
     return {
         "asked": asked,
         "ranks": {str(one["rank"]): one["said"] for one in notes},
         **first["loop"],
         "checkpoint_seconds": first["loop"]["checkpoint_bytes"] / hardware.disk or None,
-        "step_seconds": max(durations, key=lambda one: one.get("high", 0)),
+        "step_seconds": max(
+            (step_seconds(one["said"], hardware, measured) for one in notes), key=lambda step: step.get("high", 0)
+        ),
         "mistakes": _once(mistakes_of(notes, asked["size"], hardware)),
         "refusals": _once([each for one in notes for each in one["refusals"]]),
     }

@@ -59,14 +59,15 @@ def _note_error(error: BaseException, rehearsal: Rehearsal) -> None:
         return  # a script that asks for each batch may ask for one more than there are steps
     traceback.print_exception(error)
     what = f"{type(error).__name__}: {error}"
-    unwritten = rehearsal.unwritten.called and isinstance(error, OSError)
     of_fakes = _OF_FAKES.search(f"{type(error)} {what} {error.__cause__!r}")
-    if unwritten or of_fakes or isinstance(error, CannotRehearse):
-        remedy = "leave this out of a rehearsal, which knows no numbers and writes no weights"
-        rehearsal.refusals.append((what, line_of_error(error), remedy))
+    if of_fakes or isinstance(error, CannotRehearse) or (isinstance(error, OSError) and rehearsal.unwritten.called):
+        problems, remedy = (
+            rehearsal.refusals,
+            "leave this out of a rehearsal, which knows no numbers and writes no weights",
+        )
     else:
-        remedy = "a job would end here as well: do as the error says"
-        rehearsal.mistakes.append((what, line_of_error(error), remedy))
+        problems, remedy = rehearsal.mistakes, "a job would end here as well: do as the error says"
+    problems.append((what, line_of_error(error), remedy))
 
 
 if __name__ == "__main__":

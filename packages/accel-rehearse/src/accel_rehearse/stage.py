@@ -84,5 +84,4 @@ class Stage:
 
     def name(self, model: nn.Module) -> None:
         """Note the names of the modules of a model."""
-        for name, module in model.named_modules():
-            self.names.setdefault(module, name or type(module).__name__)
+        self.names.update((module, name or type(module).__name__) for name, module in model.named_modules())

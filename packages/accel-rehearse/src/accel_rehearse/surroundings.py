@@ -109,8 +109,8 @@ def writing_nothing(call: Callable[[str], None]) -> list[Any]:
         patch.multiple(torch, save=keep, load=loaded, compile=_uncompiled),
     ]
     if find_spec("safetensors"):  # nothing of accel needs it
-        save_bytes = Mock(return_value=b"")
-        patches += [patch.multiple("safetensors.torch", save_file=nothing, save_model=nothing, save=save_bytes)]
+        saved_bytes = Mock(return_value=b"")
+        patches.append(patch.multiple("safetensors.torch", save_file=nothing, save_model=nothing, save=saved_bytes))
     return patches
 
 

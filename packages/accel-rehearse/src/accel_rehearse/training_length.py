@@ -12,45 +12,19 @@ from accel_rehearse.loop_bounds import length_or_none
 from accel_rehearse.rehearsal import Rehearsal
 from accel_rehearse.schedules import length_of
 
-NAMES = (
-    "samples_per_step",
-    "tokens_per_step",
-    "tokens_per_epoch",
-    "steps_per_epoch",
-    "epochs",
-    "training_steps",
-    "schedule_ends_at_step",
-)
-
 
 def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
     """Return the samples and tokens of a step, the steps of an epoch and of all, and where the schedule ends.
 
-    What is not known is None.
+    What is not known is None. A schedule that ends at another step than the training is a mistake.
     """
-    known: dict[str, Any] = dict.fromkeys(NAMES)
+    samples = of_step = of_epoch = steps = epochs = whole = alone = end = 0
     for loader, (epochs, tokens) in [*rehearsal.training.items()][:1]:
         window, batches = rehearsal.accelerator.gradient_state, length_or_none(loader) or 0
-        samples, steps = (loader.total_batch_size or 0) * window.every, _steps(1, batches, window)
-        whole = _steps(epochs, batches, window)
+        samples = (loader.total_batch_size or 0) * window.every
+        of_step, of_epoch = tokens * samples, tokens * (length_or_none(loader.dataset) or 0)
+        steps, whole = _steps(1, batches, window), _steps(epochs, batches, window)
         alone = _steps(epochs, length_or_none(_ORIGINALS.get(loader, loader)) or 0, window)
-        of_epoch = (length_or_none(loader.dataset) or 0) * tokens
-        end = _schedule_end(rehearsal, steps, whole, alone)
-        values = (samples, samples * tokens, of_epoch, steps, epochs, whole, end)
-        known = {name: value or None for name, value in zip(NAMES, values, strict=True)}
-    return known
-
-
-def _schedule_end(rehearsal: Rehearsal, steps: int, whole: int, alone: int) -> int:
-    """Return the step at which the schedule ends, or 0, and note a mistake if that is not the last.
-
-    Args:
-        rehearsal: The rehearsal.
-        steps: Steps of an epoch.
-        whole: Steps of the training.
-        alone: Steps that one process would make.
-    """
-    end = 0
     for scheduler, places in rehearsal.schedules.items():
         length, moves = length_of(scheduler), min((after - before for before, after in pairwise(places)), default=0)
         if length and places[1:]:
@@ -59,12 +33,18 @@ def _schedule_end(rehearsal: Rehearsal, steps: int, whole: int, alone: int) -> i
             # made for one process, it ends with the training of all, whose steps are rounded up
             end = whole if length == alone and moves > 1 else end
             if whole and end != whole:
-                what = f"the schedule ends at step {end}, and training has {whole} steps"
-                remedy = (
-                    f"make it {whole * moves or whole // steps} long: a step advances it by {moves or f'1/{steps}'}"
-                )
+                what = f"the schedule ends at step {end}, and training has {whole} steps ({epochs} epochs)"
+                remedy = f"make it {whole * moves or epochs} long: a step advances it by {moves or f'1/{steps}'}"
                 rehearsal.mistakes.append((what, rehearsal.lines["schedule"], remedy))
-    return end
+    return {
+        "samples_per_step": samples or None,
+        "tokens_per_step": of_step or None,
+        "tokens_per_epoch": of_epoch or None,
+        "steps_per_epoch": steps or None,
+        "epochs": epochs or None,
+        "training_steps": whole or None,
+        "schedule_ends_at_step": end or None,
+    }
 
 
 def _steps(epochs: int, batches: int, window: AccumulationState) -> int:
