@@ -60,8 +60,8 @@ WRONG: dict[str, tuple[str, str, str, str, list[str]]] = {
     "unlike data": (
         "torch.randn(512, 16), torch.randint(0, 4, (512,))",
         "torch.randn(n := 512 + 32 * accelerator.process_index, 16), torch.zeros(n).long()",
-        "do different things: a loader of 32 batches, and a loader of 34 batches",
-        "prepare(loader",
+        "do different things: training on 32 batches, and training on 34 batches",
+        "accelerator.backward(",
         [],
     ),
     "strange": ("AdamW(model.", "AdamW(nn.Linear(2, 2).", "no optimizer has made a step with gradients", PREPARE, []),
@@ -238,7 +238,7 @@ def test_too_much_memory_is_told_with_what_would_help() -> None:
 
 
 def test_ranks_with_unlike_numbers_of_batches_are_told() -> None:
-    unlike = [_notes(rank=rank, calls=[[f"a loader of {9 + rank} batches", "train.py:9"]]) for rank in (0, 1)]
+    unlike = [_notes(rank=rank, calls=[[f"training on {9 + rank} batches", "train.py:9"]]) for rank in (0, 1)]
     ((what, line, _),) = mistakes_of(unlike, 8, Hardware())
-    assert what == "ranks 0 and 1 do different things: a loader of 9 batches, and a loader of 10 batches (train.py:9)"
+    assert what == "ranks 0 and 1 do different things: training on 9 batches, and training on 10 batches (train.py:9)"
     assert line == "train.py:9"

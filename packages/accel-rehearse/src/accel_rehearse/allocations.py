@@ -161,7 +161,7 @@ class Allocations:
         for block, more, *_ in self.changes[:end]:
             if block.kind == ACTIVATIONS and (name := names.match(block.module)) is not None:
                 sums[name[0]] += more
-        return sums
+        return +sums
 
 
 def _changed(state: dict[str, int], change: Change) -> dict[str, int]:

@@ -27,7 +27,7 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
     states = distinct(value for one in rehearsal.optimizers for state in one.state.values() for value in state.values())
     begin, end = [rehearsal.marks[0], *rehearsal.marks][-2:]
     highest = max(allocations.changes, key=lambda change: change.total)
-    evaluated = [change.total for change in allocations.changes if change.phase == EVALUATION]
+    evaluated = (change.total for change in allocations.changes if change.phase == EVALUATION)
     peak = allocations.changes.index(highest) + 1
     rows = allocations.activations(peak, ROW)
     whole, loop = sum(one.nbytes for one in parameters), length_of_training(rehearsal)

@@ -108,8 +108,7 @@ class Rehearsal:
                     f"rank {accelerator.process_index} is sent its batches by rank 0, which does not run here: rehearse"
                     " rank 0 alone (--ranks 0), or leave out dispatch_batches=True"
                 )
-            self.exchanges.call(f"a loader of {(batches := length_or_none(ready))} batches")
-            if batches == 0:
+            if length_or_none(ready) == 0:
                 self.mistakes.append(
                     ("an epoch has no batch for this rank", line_of(), "a smaller batch, or fewer ranks")
                 )
@@ -117,7 +116,9 @@ class Rehearsal:
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
         """Note that a backward begins."""
         for loader, epochs in self._passing:
-            self.training.setdefault(loader, (epochs, self._tokens))
+            if loader not in self.training:
+                self.training[loader] = (epochs, self._tokens)
+                self.exchanges.call(f"training on {length_or_none(loader)} batches")
 
     def begin(self) -> None:
         """Note from now on what the process does, until it ends. The script has to run in the mode."""
@@ -160,8 +161,8 @@ class Rehearsal:
                     if served and (self.ends_at if loader in self.training else served >= EVALUATION_BATCHES):
                         return
                     self.allocations.note_all(batch, BATCHES)
-                    ids = [one for one in tensors_in(batch) if one.ndim == 2 and one.dtype in IDS]
-                    self._tokens = max((one.shape[1] for one in ids), default=0)
+                    ids = (one.shape[1] for one in tensors_in(batch) if one.ndim == 2 and one.dtype in IDS)
+                    self._tokens = max(ids, default=0)
                     yield batch
             finally:
                 self._passing.remove(under_way)
