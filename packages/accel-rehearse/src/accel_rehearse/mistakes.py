@@ -44,12 +44,11 @@ def _too_large(notes: Sequence[Notes], size: int, hardware: Hardware) -> Iterato
             "twice the ranks, as parameters are sharded": held / 2 if held < 1.5 * shared else 0,
         }
         helps = [f"{way} saves about {size_of(saved)}" for way, saved in ways.items() if saved > 0.05 * usable]
-        peak = f"rank {worst['rank']} takes {size_of(said['peak_bytes'])} in the {place_of(said)}"
-        remedy = "; ".join(helps) or "devices with more memory"
         yield (
-            f"{peak}, and its device has {size_of(usable)} for tensors",
+            f"rank {worst['rank']} takes {size_of(said['peak_bytes'])} in the {place_of(said)}, and its device has"
+            f" {size_of(usable)} for tensors",
             worst["lines"].get("prepare", ""),
-            remedy,
+            "; ".join(helps) or "devices with more memory",
         )
 
 
