@@ -46,6 +46,15 @@ def read_number(text: str) -> int | None:
     return None if found is None else int(float(found[1]) * _UNITS[found[3]])
 
 
+def size_of(count: float) -> str:
+    """Return bytes in words, such as 1.5 GB."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(count) < 1000 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.4g} {unit}"
+
+
 def read_rates(text: str) -> dict[str, Any] | None:
     """Return the rates within and between machines in a text of one or two, or None if it cannot be read."""
     rates = [*map(read_number, text.split(","))]

@@ -1,4 +1,4 @@
-"""Bound a script's loops: training loaders end after the last step, and others after a few batches."""
+"""End a script's loops: training loaders after the last step, and others after a few batches."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from accel_rehearse.hardware import Hardware
-from accel_rehearse.sizes import size_of
+from accel_rehearse.hardware import Hardware, size_of
 
 Notes = dict[str, Any]
 #: the part of a device's memory that torch and the driver leave to tensors

@@ -9,9 +9,8 @@ from math import inf
 from typing import Any
 
 from accel_rehearse.durations import step_seconds
-from accel_rehearse.hardware import Hardware
+from accel_rehearse.hardware import Hardware, size_of
 from accel_rehearse.mistakes import USABLE, mistakes_of, place_of
-from accel_rehearse.sizes import size_of
 
 Notes = dict[str, Any]
 #: rows of the picture
