@@ -353,7 +353,9 @@ def bench(session: nox.Session) -> None:
     """Measures accel beside hand-written PyTorch and Accelerate; `-- --help` says what can be asked for."""
     # torch once more, so that nothing that Accelerate brings along changes its version
     install(
-        session, "accel", extra=(TORCH, "accelerate==1.15.0", "lightning==2.6.6", "numpy", "datasets>=5", "tensorboard")
+        session,
+        *("accel", "accel-rehearse"),
+        extra=(TORCH, "accelerate==1.15.0", "lightning==2.6.6", "numpy", "datasets>=5", "tensorboard"),
     )
     session.run("python", "-m", "benchmarks", *session.posargs, env={"PYTHONPATH": str(ROOT / "tests-integration")})
 
