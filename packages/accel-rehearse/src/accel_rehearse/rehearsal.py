@@ -41,6 +41,7 @@ from accel_rehearse.placeholders import Placeholders
 from accel_rehearse.refusal import CannotRehearse, frame_of_script, line_of
 from accel_rehearse.stage import BACKWARD, PREPARE, STEP, Stage
 from accel_rehearse.surroundings import (
+    Pieces,
     converting_in_place,
     exchange_in_python,
     many_at_once,
@@ -137,6 +138,7 @@ class Rehearsal:
             within(torch.autograd, "_engine_run_backward", lambda *_: during(BACKWARD)),
             within(Preparer, "model", lambda *_: during(PREPARE)),
             within(DistributedDataParallel, "_pre_forward", exchange_in_python),
+            patch("torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty", Pieces),
             within(Accelerator, "gather", self._gathering),
             within(DataLoader, "__iter__", self._iterating),
             within(LRScheduler, "__init__", self._scheduling),

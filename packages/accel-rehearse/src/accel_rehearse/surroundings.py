@@ -52,6 +52,27 @@ def converting_in_place() -> Any:
     return patch.object(torch.utils, "swap_tensors", convert)
 
 
+class Pieces:
+    """The parts into which `fully_shard` divides a tensor, each made when it is asked for: a rank asks for two.
+
+    Args:
+        tensor: The tensor.
+        count: Number of ranks.
+        dim: Dimension to divide.
+    """
+
+    def __init__(self, tensor: torch.Tensor, count: int, dim: int) -> None:
+        self._tensor, self._count, self._dim = tensor, count, dim
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index >= self._count:
+            raise IndexError(index)
+        length = self._tensor.size(self._dim)
+        size = -(-length // self._count)
+        begin = min(index * size, length)
+        return self._tensor.narrow(self._dim, begin, min(size, length - begin))
+
+
 def exchange_in_python(container: Any, *_: object) -> None:
     """Give a container a hook that adds up its gradients by a call of Python, if it has none."""
     if not container._comm_hooks:
