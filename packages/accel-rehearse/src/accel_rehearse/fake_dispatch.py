@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
-    is_traceable_wrapper_subclass,
+    is_traceable_wrapper_subclass_type,
 )
 
 from accel_rehearse.allocations import BUFFERS, EXCHANGE, PARAMETERS, Allocations
@@ -38,6 +38,26 @@ _FLOPS: Any = {
 }
 #: operations whose kernels compute on copies of their tensors, in another layout
 _RELAID = {aten.convolution.default, aten.convolution_backward.default}
+
+
+#: types of arguments that stand for themselves
+_PLAIN = {type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
+
+
+class Fakes(FakeTensorMode):  # type: ignore[no-untyped-call] # of torch
+    """The mode of fakes, which finds results that it has computed before by few facts about the arguments."""
+
+    def _prep_args_for_hash(self, result: list[object], args: Any, *rest: Any) -> None:
+        for arg in args.items() if isinstance(args, dict) else args:
+            if type(arg) in _PLAIN:
+                result += (type(arg), arg)
+            elif isinstance(arg, list | tuple):
+                result += (type(arg), len(arg))
+                self._prep_args_for_hash(result, arg, *rest)
+            elif isinstance(arg, FakeTensor) and arg.constant is None and arg.layout == torch.strided:
+                result += (arg.shape, arg.stride(), arg.storage_offset(), arg.dtype, arg.device, arg.requires_grad)
+            else:
+                super()._prep_args_for_hash(result, (arg,), *rest)
 
 
 @final
@@ -65,7 +85,7 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         super().__init__()  # type: ignore[no-untyped-call] # of torch
         self.stage, self._allocations, self._exchanges = stage, allocations, exchanges
         self._placeholders = placeholders
-        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fake = Fakes(allow_non_fake_inputs=True)
         #: floating-point operations so far
         self.flops = 0
 
@@ -77,10 +97,14 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         """Run one operation, for real or on fakes, and tell of it."""
         kwargs = kwargs or {}
         if func.namespace == "prim":  # it asks what a tensor is
+            if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+                return args[0].device
             return func(*args, **kwargs)
-        tensors = list(tensors_in((args, kwargs)))
-        if any(map(is_traceable_wrapper_subclass, tensors)):
+        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             return NotImplemented
+        if func is aten._unsafe_view.default:
+            func = aten.view.default  # the same, but for autograd, and torch keeps what it has found of it
+        tensors = list(tensors_in((args, kwargs)))
         fakes = any(isinstance(tensor, FakeTensor) for tensor in tensors)
         if func.namespace in NAMESPACES:
             self._exchanges.note(func, args)
@@ -98,7 +122,9 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
                 for index in args[1]
             )
             args = (args[0], [*chain.from_iterable(masks)], *args[2:])
-        if tensors or self.stage.phase == SCRIPT:
+        if fakes:  # torch would come to the same, by way of the tensors
+            out = self.fake.dispatch(func, types, args, kwargs)
+        elif tensors or self.stage.phase == SCRIPT:
             out = func(*args, **kwargs)
         else:
             with self.fake:
