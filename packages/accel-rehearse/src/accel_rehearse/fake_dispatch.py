@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import (
 
 from accel_rehearse.allocations import BUFFERS, EXCHANGE, PARAMETERS, Allocations
 from accel_rehearse.exchanges import NAMESPACES, ExchangeLog
-from accel_rehearse.nested_tensors import tensors_in
+from accel_rehearse.nested_tensors import local, tensors_in
 from accel_rehearse.placeholders import Placeholders
 from accel_rehearse.stage import SCRIPT, Stage
 
@@ -40,21 +40,12 @@ _FLOPS: Any = {
 _RELAID = {aten.convolution.default, aten.convolution_backward.default}
 
 
-#: types of arguments that stand for themselves
-_PLAIN = {type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
-
-
 class Fakes(FakeTensorMode):  # type: ignore[no-untyped-call] # of torch
     """The mode of fakes, which finds results that it has computed before by few facts about the arguments."""
 
     def _prep_args_for_hash(self, result: list[object], args: Any, *rest: Any) -> None:
         for arg in args.items() if isinstance(args, dict) else args:
-            if type(arg) in _PLAIN:
-                result += (type(arg), arg)
-            elif isinstance(arg, list | tuple):
-                result += (type(arg), len(arg))
-                self._prep_args_for_hash(result, arg, *rest)
-            elif isinstance(arg, FakeTensor) and arg.constant is None and arg.layout == torch.strided:
+            if isinstance(arg, FakeTensor) and arg.constant is None and arg.layout == torch.strided:
                 result += (arg.shape, arg.stride(), arg.storage_offset(), arg.dtype, arg.device, arg.requires_grad)
             else:
                 super()._prep_args_for_hash(result, (arg,), *rest)
@@ -97,9 +88,11 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         """Run one operation, for real or on fakes, and tell of it."""
         kwargs = kwargs or {}
         if func.namespace == "prim":  # it asks what a tensor is
-            if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
-                return args[0].device
-            return func(*args, **kwargs)
+            fast = isinstance(args[0], FakeTensor) and func is torch.ops.prim.device.default
+            return args[0].device if fast else func(*args, **kwargs)
+        name = func.__name__  # as _foreach_add_.Scalar, which changes its tensors and has no result
+        if name.startswith("_foreach_") and "_." in name and isinstance(local(args[0][0]), FakeTensor):
+            return None  # DTensor would think long about each tensor
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             return NotImplemented
         if func is aten._unsafe_view.default:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def converting_in_place() -> Any:
     return patch.object(torch.utils, "swap_tensors", convert)
 
 
+@dataclass
 class Pieces:
     """The parts into which `fully_shard` divides a tensor, each made when it is asked for: a rank asks for two.
 
@@ -61,16 +63,16 @@ class Pieces:
         dim: Dimension to divide.
     """
 
-    def __init__(self, tensor: torch.Tensor, count: int, dim: int) -> None:
-        self._tensor, self._count, self._dim = tensor, count, dim
+    tensor: torch.Tensor
+    count: int
+    dim: int
+    __iter__ = None
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        if index >= self._count:
-            raise IndexError(index)
-        length = self._tensor.size(self._dim)
-        size = -(-length // self._count)
+        length = self.tensor.size(self.dim)
+        size = -(-length // self.count)
         begin = min(index * size, length)
-        return self._tensor.narrow(self._dim, begin, min(size, length - begin))
+        return self.tensor.narrow(self.dim, begin, min(size, length - begin))
 
 
 def exchange_in_python(container: Any, *_: object) -> None:
