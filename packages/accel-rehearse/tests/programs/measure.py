@@ -8,6 +8,8 @@ import os
 import runpy
 import sys
 import time
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from accel import Accelerator
+from accel.data_loader import DataLoaderShard
 from accel.optimizer import AcceleratedOptimizer
 from torch import nn
 from torch.distributed import distributed_c10d
@@ -68,13 +71,16 @@ class Patient(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
 
 
 class Watch:
-    """What an Accelerator prepares, and the steps of its optimizers."""
+    """What an Accelerator prepares, what its loaders serve, and the steps of its optimizers."""
 
     def __init__(self, sent: Sent | None) -> None:
         self.models: list[nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self.gradients: dict[int, int] = {}
-        self.steps: list[int] = []
+        self.steps: list[tuple[int, int]] = []
+        self.rates: list[float] = []
+        self.passes = 0
+        self.samples: list[list[int]] = []
         self.sent = sent
 
     def prepared(self, accelerator: Accelerator, ready: object) -> None:
@@ -92,7 +98,19 @@ class Watch:
         self.gradients[id(optimizer)] = size([p.grad for group in optimizer.param_groups for p in group["params"]])
 
     def after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self.steps.append(len(self.sent.log) if self.sent is not None else 0)
+        self.steps.append((len(self.sent.log) if self.sent is not None else 0, len(self.samples)))
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+    def serving(self, iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+        """Return the `__iter__` of loaders of which all samples are noted."""
+
+        def serve(loader: Any) -> Iterator[Any]:
+            self.passes += 1
+            for batch in iterate(loader):
+                self.samples.append([zlib.crc32(sample.numpy().tobytes()) for sample in tree_leaves(batch)[0]])
+                yield batch
+
+        return serve
 
 
 def size(tensors: Any) -> int:
@@ -126,6 +144,7 @@ def main() -> None:
     sent = Sent() if mode == "exchanges" else None
     watch = Watch(sent)
     Accelerator.observer = watch
+    DataLoaderShard.__iter__ = watch.serving(DataLoaderShard.__iter__)  # type: ignore[method-assign]
     profiler: Any = torch.profiler.profile(profile_memory=True) if sent is None else nullcontext()
     with profiler, sent or Patient():  # type: ignore[no-untyped-call] # of torch
         globals_of = runpy.run_path(script, run_name="__main__")
@@ -141,13 +160,16 @@ def main() -> None:
     if sent is None:
         found["peak_bytes"] = peak_of(profiler)
     else:
-        begin = ends[-2] if len(ends) > 1 else 0
-        names = sorted({name for name, _ in sent.log[begin : ends[-1]]})
-        log = sent.log[begin : ends[-1]]
+        (begin, first), (end, last) = ends[1:3]
+        log = sent.log[begin:end]
         found["exchanges"] = [
             [name, sum(one == name for one, _ in log), sum(count for one, count in log if one == name)]
-            for name in names
+            for name in sorted({name for name, _ in log})
         ]
+        found["samples"] = [sample for batch in watch.samples[first:last] for sample in batch]
+        found["steps_per_epoch"] = len(ends) / watch.passes
+        rates = [*watch.rates, *(group["lr"] for one in watch.optimizers[:1] for group in one.param_groups)]
+        found["schedule_ends_at_step"] = rates.index(0.0) if 0.0 in rates else None
     (Path(folder) / f"{mode}-{rank}.json").write_text(json.dumps(found))
     if dist.is_initialized():
         dist.barrier()
