@@ -6,7 +6,7 @@ import pytest
 import torch
 from accel_chaos.cause import find_cause
 from accel_chaos.history import Attempt, History, Step
-from accel_chaos.state_digest import TrainingState
+from accel_chaos.state_digest import TrainingState, digest
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 FAULT = {"attempt": "000", "step": 4, "time": 4.5, "phase": "forward", "noted": False, "steps_repeated": 0}
@@ -56,3 +56,9 @@ def test_the_count_of_each_scheduler_is_a_state() -> None:
     found = TrainingState().schedulers
     name = next(name for name, one in found.items() if one is scheduler)
     assert name.startswith("the scheduler CosineAnnealingLR")
+
+
+def test_a_tensor_that_is_copied_for_its_digest_lives_until_then() -> None:
+    """As a sharded one does, which is gathered."""
+    tensor = torch.randn(64, 64).t()
+    assert digest(tensor) == digest(tensor.contiguous())

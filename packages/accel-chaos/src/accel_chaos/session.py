@@ -79,7 +79,7 @@ class ScriptRun:
         began, here, work, settings = time.monotonic(), Path.cwd(), self.folder / "work", self.options.settings
         make_work_folder(here, work, self.share.split(",") if self.share else [])
         (self.folder / RAISED).touch()
-        script = self.options.script or ""
+        script = str(self.options.script)
         plan = [
             [asdict(fault) for fault in self.planned],
             self.until,

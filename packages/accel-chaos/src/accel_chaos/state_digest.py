@@ -31,18 +31,20 @@ def _named(what: str, objects: list[Any]) -> dict[str, Any]:
     return {f"{what} {type(one).__name__} (number {number})": one for number, one in enumerate(objects, 1)}
 
 
-def whole(tensor: Any) -> torch.Tensor:
+def whole(tensor: Any) -> Any:
     """Return a tensor on the CPU, gathered if it is divided."""
-    held: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return held.detach().cpu().contiguous()
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu().contiguous()
 
 
 def digest(value: Any) -> str:
     """Return a digest of nested values, equal for equal values in every process."""
     hashed = hashlib.blake2b(digest_size=6)
     for _, leaf in leaves(value):
-        held = view_bytes(whole(leaf)) if isinstance(leaf, torch.Tensor) else str(content_number(leaf)).encode()
-        hashed.update(held)
+        if isinstance(leaf, torch.Tensor):
+            held = whole(leaf)  # has to live as long as the view
+            hashed.update(view_bytes(held))
+        else:
+            hashed.update(str(content_number(leaf)).encode())
     return hashed.hexdigest()
 
 
