@@ -56,7 +56,7 @@ class EqualPeers(Transport):
         return AgreedVotes(what, self)
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.atleast_1d(x.detach()).contiguous()
+        x = x.detach().reshape(x.shape or (1,)).contiguous()
         out = torch.cat([x] * self.size)
         if x.numel():
             dist.all_gather(list(out.chunk(self.size)), x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -43,7 +44,7 @@ def become_rank(topology: Topology, *, on_call: Callable[[str], None]) -> None:
 
     # each rank speaks for those that would speak for it
     speaks = property(lambda _: True, lambda *_: None)
-    for changed in (
+    changes: tuple[Any, ...] = (
         patch.object(run_context, "_start", start),
         patch.object(DataRanks, "_speaks", speaks, create=True),
         # the states of random numbers come from a process that has the same
@@ -52,7 +53,8 @@ def become_rank(topology: Topology, *, on_call: Callable[[str], None]) -> None:
             patch(f"accel_ops.{name}.travels_small", _travel_small)
             for name in ("gather", "reduce", "broadcast", "scatter")
         ),
-    ):
+    )
+    for changed in changes:
         changed.start()
 
 

@@ -175,7 +175,7 @@ class Rehearsal:
         self.lines.setdefault(what, line_of())
 
     def _gathering(self, *_: object) -> None:
-        for loader, _ in self._passing[-1:]:
+        for loader, _epochs in self._passing[-1:]:
             length = length_or_none(loader.dataset) or 0
             more = -length % (loader.total_batch_size or 1)
             if self.stage.evaluating and more and loader not in self.training:

@@ -73,9 +73,10 @@ class Stage:
         if self._modules and self._modules[-1][0] is module:
             _, name = self._modules.pop()
             for tensor in tensors_in(output):
+                node: Any = tensor.grad_fn  # of whose metadata torch gives another type
                 # the innermost module leaves first
-                if tensor.grad_fn is not None and tensor.grad_fn.metadata.setdefault("module", name) is name:
-                    tensor.grad_fn.register_prehook(partial(self._handle, name))
+                if node is not None and node.metadata.setdefault("module", name) is name:
+                    node.register_prehook(partial(self._handle, name))
             if not self._modules:
                 self.phase = self._before
 

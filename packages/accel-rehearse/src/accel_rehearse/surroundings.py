@@ -14,8 +14,8 @@ import torch
 from accel import Accelerator
 from accel.checkpoint.checkpointer import Checkpointer
 from accel.checkpoint.find import CheckpointFinder
-from accel.preparation import ConsumptionLog
 from accel.tracking.session import TrackingSession
+from accel_data import ConsumptionLog
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
