@@ -1,62 +1,56 @@
 """The folder for checkpoints in memory: where it is made, who has it, and what is left of it."""
 
-import json
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 from accel_checkpoint import Manifest, StagedCheckpoint, read_manifest
-from accel_checkpoint.filesystem import identity_of
 from accel_checkpoint.inspect import run as inspect
 from accel_checkpoint.retention import list_checkpoints
 from accel_launch.cli.launch_command import resolve_options
 from accel_launch.job.job import Job, read_job
 from accel_launch.job.job_runner import supervised
-from accel_launch.memory import job_folder
-from accel_launch.memory.job_folder import end_dead_folders, job_folders, with_memory
+from accel_launch.memory.job_folder import end_dead_folders, job_folders, run_with_memory
 from accel_launch.memory.rescue import in_memory_of
 from accel_launch.report.job_result import JobResult, ProcessExit
 from accel_state.environ import MEMORY_CHECKPOINTS
 from accel_state.errors import CannotRun
 
-FAILED = JobResult(2, ProcessExit(0, 9, 3, ("x",)))
+FAILED, DONE = JobResult(2, ProcessExit(0, 9, 3, ("x",))), JobResult(2)
 #: makes a folder as a launcher does, says its name, and is killed when its input ends
 DIES = """\
 import os, pathlib, signal, sys
-from accel_launch.memory.job_folder import _make
+from accel_launch.memory.job_folder import make_folder
 folder = pathlib.Path(sys.argv[1]) / f"accel-memory-{os.getpid()}"
-lock = _make(folder)
+lock = make_folder(folder)
 print(folder, flush=True)
 sys.stdin.read()
 os.kill(os.getpid(), signal.SIGKILL)
 """
-#: makes a folder as a launcher does, and is killed when its input ends, in a pause after a start or inside of a start
+#: makes a folder as a launcher does, and is killed when its input ends, in a start or in a pause between two
 WAITS = """\
-import os, pathlib, signal, sys, tempfile, time
-from accel_launch.cli.launch_command import resolve_options
-from accel_launch.job.job import read_job
-from accel_launch.memory.job_folder import with_memory
+import os, pathlib, signal, sys, tempfile
+from accel_launch.memory.job_folder import make_folder
 from accel_launch.supervise.orphan_killer import orphan_killer
-from accel_launch.supervise.process_tree import adopt_orphans, end_job
-_, script, place, inside = sys.argv
-with with_memory(read_job(resolve_options(["--cpu", "--memory_checkpoint_dir", place, script], {})), print) as (job, _):
-    adopt_orphans()
-    began, start = time.time(), pathlib.Path(tempfile.mkdtemp())
-    with orphan_killer(start):
-        print(job.environ["ACCEL_MEMORY_CHECKPOINTS"], flush=True)
-        if inside:
-            sys.stdin.read()
-            os.kill(os.getpid(), signal.SIGKILL)
-    end_job(start, since=began)
-    sys.stdin.read()
-    os.kill(os.getpid(), signal.SIGKILL)
+_, place, inside = sys.argv
+folder = pathlib.Path(place) / f"accel-memory-{os.getpid()}"
+lock = make_folder(folder)
+with orphan_killer(pathlib.Path(tempfile.mkdtemp()), str(folder)):
+    print(folder, flush=True)
+    if inside:
+        sys.stdin.read()
+        os.kill(os.getpid(), signal.SIGKILL)
+sys.stdin.read()
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -75,9 +69,32 @@ def placed(tmp_path: Path, place: Path) -> Job:
     return job(tmp_path, "--memory_checkpoint_dir", str(place))
 
 
+def run(
+    job: Job,
+    say: Callable[[str], None],
+    body: Callable[[Job], object] = lambda mine: None,
+    result: JobResult = DONE,
+) -> None:
+    """Run a job that does something in the place of processes."""
+
+    def start(mine: Job) -> JobResult:
+        body(mine)
+        return result
+
+    assert run_with_memory(job, start, say) is result
+
+
+def folder_of(job: Job) -> Path:
+    return Path(job.environ[MEMORY_CHECKPOINTS])
+
+
+def has_none(job: Job) -> None:
+    assert MEMORY_CHECKPOINTS not in job.environ
+
+
 def refused(asked: Job, words: str) -> None:
-    with pytest.raises(CannotRun, match=re.escape(words)), with_memory(asked, pytest.fail):
-        pass
+    with pytest.raises(CannotRun, match=re.escape(words)):
+        run(asked, pytest.fail)
 
 
 def save(checkpoints: Path, number: int, written: str = "2026-01-01T00:00:01+00:00") -> Path:
@@ -92,10 +109,10 @@ def save(checkpoints: Path, number: int, written: str = "2026-01-01T00:00:01+00:
 def in_memory(folder: Path, project: Path, *numbers: int) -> Path:
     """Checkpoints of a project in the folder of a launcher."""
     project.mkdir(exist_ok=True)
-    kept = folder / "project"
+    status = project.stat()
+    kept = folder / f"project-{status.st_ino}-{status.st_dev}"
     kept.mkdir()
-    about = {"checkpoints": str(project / "checkpoints"), "identity": identity_of(project)}
-    (kept / "project.json").write_text(json.dumps(about))
+    (kept / "project").symlink_to(project / "checkpoints")
     for number in numbers:
         save(kept / "checkpoints", number)
     return kept / "checkpoints"
@@ -120,27 +137,27 @@ def dead_folder(place: Path) -> Path:
 
 def test_checkpoints_without_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("accel_launch.memory.job_folder.memory_place", lambda named: None)
-    asked = job(tmp_path, "--memory_checkpoint_every", "5")
-    refused(asked, "there is no tmpfs at /dev/shm: name a folder of a local disk")
-    with with_memory(job(tmp_path), pytest.fail) as (same, _):
-        assert MEMORY_CHECKPOINTS not in same.environ
+    refused(job(tmp_path, "--memory_checkpoint_every", "5"), "no tmpfs is at /dev/shm: name a folder of a local disk")
+    run(job(tmp_path), pytest.fail, has_none)
 
 
 def test_another_launcher_around_this_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "script.py").touch()
     environ = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     inside = read_job(resolve_options(["--memory_checkpoint_every", "5", str(tmp_path / "script.py")], environ))
-    refused(inside, "another launcher has started this one (RANK=1, WORLD_SIZE=2), and would start it again")
+    refused(inside, "another launcher (RANK=1, WORLD_SIZE=2) has started this one: leave the option out")
 
 
 def test_the_folder_is_of_this_user_alone_and_gone_after_success(tmp_path: Path, place: Path) -> None:
     project = tmp_path / "project"
-    with with_memory(placed(tmp_path, place), pytest.fail) as (mine, ended):
-        folder = Path(mine.environ[MEMORY_CHECKPOINTS])
+
+    def body(mine: Job) -> None:
+        folder = folder_of(mine)
         assert folder.parent == place
         assert folder.stat().st_mode & 0o777 == 0o700
         in_memory(folder, project, 4)
-        ended(JobResult(2))
+
+    run(placed(tmp_path, place), pytest.fail, body)
     assert list(place.iterdir()) == []
     assert steps_of(project) == []
 
@@ -149,14 +166,14 @@ def test_the_folder_is_of_this_user_alone_and_gone_after_success(tmp_path: Path,
 def test_the_newest_is_on_the_disk_after_a_failure(told: bool, tmp_path: Path, place: Path) -> None:
     """Or if the launcher itself fails, or is interrupted."""
     project, said = tmp_path / "project", list[str]()
-    try:
-        with with_memory(placed(tmp_path, place), said.append) as (mine, ended):
-            in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 4, 9)
-            if not told:
-                raise KeyboardInterrupt
-            ended(FAILED)
-    except KeyboardInterrupt:
-        pass
+
+    def body(mine: Job) -> None:
+        in_memory(folder_of(mine), project, 4, 9)
+        if not told:
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        run(placed(tmp_path, place), said.append, body, FAILED)
     assert list(place.iterdir()) == []
     assert steps_of(project) == [9]
     assert said == [f"accel: the newest checkpoint in memory was moved to {project}/checkpoints/checkpoint_0"]
@@ -164,23 +181,23 @@ def test_the_newest_is_on_the_disk_after_a_failure(told: bool, tmp_path: Path, p
 
 @pytest.mark.parametrize(("written", "left"), [("2025", [30, 9]), ("2027", [30])])
 def test_a_disk_that_has_a_newer_one_gets_none(written: str, left: list[int], tmp_path: Path, place: Path) -> None:
-    project = tmp_path / "project"
+    project, said = tmp_path / "project", list[str]()
     save(project / "checkpoints", 30, written)
-    with with_memory(placed(tmp_path, place), lambda words: None) as (mine, ended):
-        in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 9)
-        ended(FAILED)
+    run(placed(tmp_path, place), said.append, lambda mine: in_memory(folder_of(mine), project, 9), FAILED)
     assert steps_of(project) == left
+    assert len(said) == len(left) - 1
 
 
 def test_a_damaged_checkpoint_in_memory_is_not_moved(tmp_path: Path, place: Path) -> None:
     project, said = tmp_path / "project", list[str]()
-    with with_memory(placed(tmp_path, place), said.append) as (mine, ended):
-        kept = in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 9)
-        file = kept / "checkpoint_9" / "model.safetensors"
+
+    def body(mine: Job) -> None:
+        file = in_memory(folder_of(mine), project, 9) / "checkpoint_9" / "model.safetensors"
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
         file.write_bytes(content)
-        ended(FAILED)
+
+    run(placed(tmp_path, place), said.append, body, FAILED)
     assert steps_of(project) == []
     assert list((project / "checkpoints").iterdir()) == []
     assert len(said) == 1
@@ -189,14 +206,23 @@ def test_a_damaged_checkpoint_in_memory_is_not_moved(tmp_path: Path, place: Path
 
 def test_parts_of_which_other_machines_had_the_rest_are_said_to_be_lost(tmp_path: Path, place: Path) -> None:
     project, said = tmp_path / "project", list[str]()
-    with with_memory(placed(tmp_path, place), said.append) as (mine, ended):
-        kept = in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 9)
-        (kept / "checkpoint_9" / "model.safetensors").unlink()
-        ended(FAILED)
+
+    def body(mine: Job) -> None:
+        (in_memory(folder_of(mine), project, 9) / "checkpoint_9" / "model.safetensors").unlink()
+
+    run(placed(tmp_path, place), said.append, body, FAILED)
     assert list(place.iterdir()) == []
     assert said == [
-        f"accel: the checkpoints of {project}/checkpoints in memory are lost: other machines had parts of each"
+        f"accel: the checkpoints of {project}/checkpoints in memory are lost, as none is whole on this machine"
     ]
+
+
+def test_a_project_without_a_checkpoint_needs_no_words(tmp_path: Path, place: Path) -> None:
+    def body(mine: Job) -> None:
+        in_memory(folder_of(mine), tmp_path / "project").mkdir()
+
+    run(placed(tmp_path, place), pytest.fail, body, FAILED)
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize("another", [True, False])
@@ -204,114 +230,102 @@ def test_only_the_project_itself_gets_it_and_else_it_stays(another: bool, tmp_pa
     """Another container may have another project at the path, and a disk may be away for a while."""
     project, away, said = tmp_path / "project", tmp_path / "away", list[str]()
     dead = dead_folder(place)
-    in_memory(dead, project, 9)
-    note = dead / "project" / "project.json"
-    about = json.loads(note.read_text())
-    note.write_text(json.dumps(about | {"identity": ["of another container", *about["identity"][1:]]}))
+    kept = in_memory(dead, project, 9)
     project.rename(away)
     if another:
         project.mkdir()
     for _ in range(2):
-        with with_memory(placed(tmp_path, place), said.append) as (_, ended):
-            ended(JobResult(2))
+        run(placed(tmp_path, place), said.append)
     assert steps_of(project) == []
     assert project.exists() is another
     assert len(said) == 2  # each launch tries again, and says where it is
     assert all(words.startswith("accel: the newest checkpoint in memory could not be moved") for words in said)
-    assert all(f"it stays in {dead}/project for a day, " in words for words in said)
+    assert all(f"it stays in {kept}, and each launch on this machine tries again" in words for words in said)
     shutil.rmtree(project, ignore_errors=True)
     away.rename(project)
-    end_dead_folders(place, lambda words: None)
+    end_dead_folders(place, said.append)
     assert steps_of(project) == [9]
     assert list(place.iterdir()) == []
     assert [path.name for path in project.iterdir()] == ["checkpoints"]
-
-
-def test_a_disk_that_was_mounted_again_gets_it(tmp_path: Path, place: Path) -> None:
-    project = tmp_path / "project"
-    with with_memory(placed(tmp_path, place), lambda words: None) as (mine, ended):
-        kept = in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 9)
-        project.rename(tmp_path / "before")
-        project.mkdir()  # of another number
-        assert json.loads((kept.parent / "project.json").read_text())["identity"] != identity_of(project)
-        ended(FAILED)
-    assert steps_of(project) == [9]
-    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize("lacks", ["room", "package"])
 def test_the_only_copy_stays_if_it_cannot_be_moved(
     lacks: str, tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project, said = tmp_path / "project", list[str]()
-    with with_memory(placed(tmp_path, place), said.append) as (mine, ended):
-        folder = Path(mine.environ[MEMORY_CHECKPOINTS])
-        kept = in_memory(folder, project, 9)
-        monkeypatch.setattr(job_folder, "_is_old", lambda folder: True)  # the job has hung
+    project, said, kept = tmp_path / "project", list[str](), list[Path]()
+
+    def body(mine: Job) -> None:
+        kept.append(in_memory(folder_of(mine), project, 9))
         if lacks == "package":
             monkeypatch.setitem(sys.modules, "accel_checkpoint.retention", None)
         else:
             (project / "checkpoints").touch()  # as a disk that refuses
-        ended(FAILED)
-    assert (kept / "checkpoint_9").is_dir()
-    assert (folder / ".ends").exists()  # others wait for its end, and count a day
+
+    run(placed(tmp_path, place), said.append, body, FAILED)
+    assert (kept[0] / "checkpoint_9").is_dir()
     assert len(said) == 1
-    assert f"it stays in {folder}/project for a day, " in said[0]
+    assert f"it stays in {kept[0]}, " in said[0]
 
 
 def test_the_next_launcher_ends_the_folder_of_a_dead_one(tmp_path: Path, place: Path) -> None:
-    project = tmp_path / "project"
+    project, said = tmp_path / "project", list[str]()
     dead = dead_folder(place)
     in_memory(dead, project, 4, 9)
-    with with_memory(placed(tmp_path, place), lambda words: None) as (_, ended):
+
+    def body(mine: Job) -> None:
         assert not dead.exists()
         assert steps_of(project) == [9]
-        ended(JobResult(2))
+
+    run(placed(tmp_path, place), said.append, body)
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_a_launcher_that_is_killed_between_two_starts_leaves_the_newest(
-    inside: bool, tmp_path: Path, place: Path
-) -> None:
-    """Also after a start has failed, whose orphans are ended; and inside of a start its processes end first."""
-    (tmp_path / "script.py").touch()
-    command = [sys.executable, "-c", WAITS, str(tmp_path / "script.py"), str(place), "inside" if inside else ""]
+def test_a_launcher_that_is_killed_leaves_the_newest(inside: bool, tmp_path: Path, place: Path) -> None:
+    """A process that outlives it moves the newest to the disk, and between two starts the next launch does."""
+    command, said = [sys.executable, "-c", WAITS, str(place), "inside" if inside else ""], list[str]()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
         folder = Path(launcher.stdout.readline().strip())
         in_memory(folder, tmp_path / "project", 4)
+    if not inside:
+        assert folder.exists()
+        end_dead_folders(place, said.append)
     until = time.monotonic() + 60
     while folder.exists():
         assert time.monotonic() < until, "nobody has ended the folder"
         time.sleep(0.02)
     assert steps_of(tmp_path / "project") == [4]
+    assert len(said) == (not inside)
 
 
 def test_two_jobs_at_once_in_one_project_leave_each_other_alone(tmp_path: Path, place: Path) -> None:
-    project = tmp_path / "project"
-    with with_memory(placed(tmp_path, place), lambda words: None) as (one, one_ended):
-        in_memory(Path(one.environ[MEMORY_CHECKPOINTS]), project, 4)
-        with with_memory(placed(tmp_path, place), lambda words: None) as (other, other_ended):
-            assert len(job_folders(place)) == 2
-            in_memory(Path(other.environ[MEMORY_CHECKPOINTS]), project, 9)
-            other_ended(JobResult(2))
-        assert job_folders(place) == [Path(one.environ[MEMORY_CHECKPOINTS])]
-        one_ended(FAILED)
+    project, said = tmp_path / "project", list[str]()
+
+    def other(mine: Job) -> None:
+        assert len(job_folders(place)) == 2
+        in_memory(folder_of(mine), project, 9)
+
+    def body(mine: Job) -> None:
+        in_memory(folder_of(mine), project, 4)
+        run(placed(tmp_path, place), pytest.fail, other)
+        assert job_folders(place) == [folder_of(mine)]
+
+    run(placed(tmp_path, place), said.append, body, FAILED)
     assert steps_of(project) == [4]
 
 
-def test_only_folders_that_a_launcher_has_made_are_those_of_jobs(place: Path) -> None:
-    """A folder with the rights of others is another user's."""
+def test_only_folders_that_a_launcher_has_made_are_those_of_jobs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those of other users are not looked at."""
     dead = dead_folder(place)
-    for name, mode, marked in (("no-mark", 0o700, False), ("of-all", 0o755, True)):
-        (place / f"accel-memory-{name}").mkdir(mode=mode)
-        if marked:
-            shutil.copy(dead / ".of-a-launcher", place / f"accel-memory-{name}")
-    (place / "accel-memory-link").symlink_to(dead)
-    before = set(place.iterdir())
+    (place / "accel-memory-no-mark").mkdir()
     assert job_folders(place) == [dead]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: 12345)
+        assert job_folders(place) == []
     end_dead_folders(place, pytest.fail)
-    assert set(place.iterdir()) == before - {dead}
+    assert [path.name for path in place.iterdir()] == ["accel-memory-no-mark"]
 
 
 def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(
@@ -319,8 +333,10 @@ def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(
 ) -> None:
     project = tmp_path / "project"
     monkeypatch.setenv("ACCEL_MEMORY_CHECKPOINT_DIR", str(place))
-    with with_memory(placed(tmp_path, place), pytest.fail) as (mine, ended):
-        in_memory(Path(mine.environ[MEMORY_CHECKPOINTS]), project, 4, 9)
+
+    def body(mine: Job) -> None:
+        in_memory(folder_of(mine), project, 4, 9)
+        (folder_of(mine) / "of-a-start-that-ends" / "checkpoints").mkdir(parents=True)
         for disk in ([], [3]):
             for number in disk:
                 save(project / "checkpoints", number)
@@ -329,71 +345,40 @@ def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(
                 listed = [line[:24].strip() for line in capsys.readouterr().out.splitlines()]
                 on_disk = [f"checkpoint_{number}" for number in disk]
                 assert listed == ["", *on_disk, "checkpoint_4 (memory)", "checkpoint_9 (memory)"]
-        ended(JobResult(2))
+
+    run(placed(tmp_path, place), pytest.fail, body)
     assert in_memory_of(project) == []
 
 
-@pytest.mark.parametrize("without", ["machine", "project"])
-def test_a_day_later_nobody_is_waited_for(
-    without: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Machines may share a folder, and see no locks of each other; and a project may have been removed."""
-    dead, project, said, now = dead_folder(place), tmp_path / "project", list[str](), time.time()
-    in_memory(dead, project, 4)
-    if without == "machine":
-        (dead / ".of-a-launcher").write_text("another")
-    else:
-        project.rmdir()
-    end_dead_folders(place, said.append)
-    assert dead.is_dir()
-    monkeypatch.setattr(time, "time", lambda: now + 24 * 3600 + 1)
-    end_dead_folders(place, said.append)
-    assert not dead.exists()
-    assert [*steps_of(project), len(said)] == ([4, 1] if without == "machine" else [2])
-
-
-def test_a_folder_that_another_process_ends_is_waited_for(place: Path) -> None:
-    """And that of a launcher that lives is not."""
+@pytest.mark.parametrize(("machine", "left"), [("another", 1), ("this", 0)])
+def test_folders_of_other_machines_are_left_alone(machine: str, left: int, place: Path) -> None:
+    """Machines may share a disk, and see no locks of each other; and this machine may have been started again."""
     dead = dead_folder(place)
-    held = job_folder._lock(dead)
+    (dead / ".of-a-launcher").write_text(f"{machine}\nanother system".replace("this", platform.node()))
     end_dead_folders(place, pytest.fail)
-    (dead / ".ends").touch()
-    with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(end_dead_folders, place, pytest.fail)
-        time.sleep(0.2)
-        assert not waits.done()
-        shutil.rmtree(dead)
-        os.close(held)
-        waits.result(30)
+    assert len(list(place.iterdir())) == left
 
 
-def test_a_launch_that_asks_for_nothing_never_ends_by_memory(
-    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launch_that_asks_for_nothing_never_ends_by_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise ValueError("odd")
 
-    said = list[str]()
-    with monkeypatch.context() as patch:
-        patch.setattr("accel_launch.memory.job_folder.end_dead_folders", fails)
-        with with_memory(job(tmp_path), pytest.fail) as (same, _):
-            assert MEMORY_CHECKPOINTS not in same.environ
-    with with_memory(placed(tmp_path, place), said.append) as (_, ended):
-        monkeypatch.setattr("accel_launch.memory.job_folder.end_folder", fails)
-        ended(FAILED)
-    assert [words.rpartition(": ")[2] for words in said] == ["odd"]
+    monkeypatch.setattr("accel_launch.memory.job_folder.end_dead_folders", fails)
+    run(job(tmp_path), pytest.fail, has_none)
 
 
 def test_memory_that_the_system_has_removed_is_made_again(tmp_path: Path, place: Path) -> None:
-    project = tmp_path / "project"
-    with with_memory(placed(tmp_path, place), lambda words: None) as (mine, ended):
-        folder = Path(mine.environ[MEMORY_CHECKPOINTS])
+    project, said = tmp_path / "project", list[str]()
+
+    def body(mine: Job) -> None:
+        folder = folder_of(mine)
         shutil.rmtree(folder)
         with supervised(mine, pytest.fail, None, bound=False):  # type: ignore[arg-type] # nothing is started
             assert job_folders(place) == [folder]
             end_after = subprocess.run(["flock", "-n", str(folder), "true"], check=False)
             assert end_after.returncode == 1
         in_memory(folder, project, 4)
-        ended(FAILED)
+
+    run(placed(tmp_path, place), said.append, body, FAILED)
     assert steps_of(project) == [4]
     assert list(place.iterdir()) == []

@@ -25,7 +25,7 @@ class SaveInterval:
     @classmethod
     def of(cls, value: object) -> SaveInterval | None:
         """Return the interval that a number of steps or a text means, or None if it means none."""
-        found = _TEXT.fullmatch(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
+        found = _TEXT.fullmatch(str(value))
         if found is None:
             return None
         number = int(found[1])

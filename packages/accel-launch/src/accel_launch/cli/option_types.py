@@ -71,17 +71,13 @@ def _devices(text: str) -> str | None:
     return ",".join(names) if known and len(set(names)) == len(names) else None
 
 
-def _interval(text: str) -> str | None:
-    return text if SaveInterval.of(text) else None
-
-
 SWITCH = click.BOOL
 #: whether the file is there is asked when it is read: --config_file /dev/null is one, and a new file has none yet
 FILE = click.Path(dir_okay=False, readable=False)
 FOLDER = click.Path(file_okay=False, readable=False)
 COUNT = OptionType("N", "a whole number of at least 1", _whole(1))
 NUMBER = OptionType("N", "a whole number, or 0", _whole(0))
-INTERVAL = OptionType("N|Ns", EXPECTED, _interval)
+INTERVAL = OptionType("N|Ns", EXPECTED, lambda text: text if SaveInterval.of(text) else None)
 PORT = OptionType("PORT", "a port: a whole number below 65536, or 0", _whole(0, 1 << 16))
 HOST = OptionType("HOST", "the name or address of a machine", lambda text: text.strip() or None)
 DEVICES = OptionType("IDS", "all, or different device numbers such as 0,1", _devices)

@@ -62,8 +62,7 @@ def _specs(job: Job) -> list[ProcessSpec]:
         rank = node.rank or 0
         where = address_of(node), interface_towards(node)
         meeting = RendezvousInfo(1, None if rank else 0, 1, *where, rank, rank * job.count, node.count * job.count)
-    in_memory = job.place is None and memory_place(job.settings.memory_checkpoint_dir) is not None
-    memory = {MEMORY_CHECKPOINTS: ""} if in_memory else {}
+    memory = {MEMORY_CHECKPOINTS: ""} if memory_place(job.settings.memory_checkpoint_dir) else {}
     return job.processes(watched({**job.environ, **memory}, "", 0), meeting)
 
 

@@ -8,14 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from accel_state.environ import MEMORY_CHECKPOINTS
 from accel_state.errors import CannotRun
-from click.core import ParameterSource
 
 from accel_launch.cli.launch_command import ResolvedOptions
-from accel_launch.cli.options import BY_NAME, LaunchSettings
+from accel_launch.cli.options import LaunchSettings
 from accel_launch.config.option_entries import sharding_problems
 from accel_launch.job.plan import (
     HostInfo,
@@ -29,9 +26,6 @@ from accel_launch.job.plan import (
 from accel_launch.job.script_check import script_problem
 from accel_launch.job.visible_devices import visible_devices
 from accel_launch.nodes.node_spec import NodeSpec, find_node
-
-#: the options of checkpoints in memory
-IN_MEMORY = ("memory_checkpoint_every", "memory_checkpoint_dir")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +53,7 @@ class Job:
     @property
     def alone(self) -> bool:
         """True for a single process, which needs no supervision."""
-        settings = self.settings
-        watched = settings.max_restarts or settings.memory_checkpoint_every is not None
+        watched = self.settings.max_restarts or self.settings.memory_checkpoint_every
         return self.count == 1 and self.node is None and self.logs is None and not watched
 
     @property
@@ -106,14 +99,7 @@ def read_job(options: ResolvedOptions) -> Job:
     Raises:
         CannotRun: The job cannot start. The error lists every problem.
     """
-    settings, host = options.settings, this_host(options.environ)
-    environ = dict(options.environ)
-    if MEMORY_CHECKPOINTS in environ:  # a launcher around this one has them: they are not for these processes
-        inherited = [name for name in IN_MEMORY if settings.origin(name) is ParameterSource.ENVIRONMENT]
-        nothing: dict[str, Any] = dict.fromkeys(inherited)
-        settings = replace(settings, **nothing)
-        for name in (MEMORY_CHECKPOINTS, *(BY_NAME[name].envvar for name in inherited)):
-            del environ[name]
+    settings, environ, host = options.settings, options.environ, this_host(options.environ)
     problems = [
         *options.problems,
         *(

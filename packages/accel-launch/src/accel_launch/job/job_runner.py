@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ from accel_state.exit_codes import STOPPED
 
 from accel_launch.job.job import Job
 from accel_launch.job.plan import RendezvousInfo, watched
-from accel_launch.memory.job_folder import make_again
+from accel_launch.memory.job_folder import make_folder
 from accel_launch.report.job_result import JobResult
 from accel_launch.supervise.orphan_killer import orphan_killer
 from accel_launch.supervise.output import ERR, OUT, Output
@@ -127,14 +127,15 @@ def supervised(
     Raises:
         CannotRun: The folder for their output cannot be made.
     """
-    began = time.time()
-    if memory := job.environ.get(MEMORY_CHECKPOINTS):
-        make_again(Path(memory))
+    began, memory = time.time(), job.environ.get(MEMORY_CHECKPOINTS)
+    if memory:
+        with suppress(OSError):  # it is there, unless the system has removed it, as that of a user who logs out
+            make_folder(Path(memory))  # its lock stays until this process ends
     with TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         if bound:
             adopt_orphans()
-            stack.enter_context(orphan_killer(folder))
+            stack.enter_context(orphan_killer(folder, memory))
         logs = _log_folder(job, attempt)
         shown = [number for number in (OUT, ERR) if int(job.settings.tee) & number]
         output = stack.enter_context(Output(logs, shown)) if logs is not None else None

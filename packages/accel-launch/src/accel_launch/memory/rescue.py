@@ -2,57 +2,49 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-#: what the workers note in the folder, and the name of the folder of the checkpoints of the project in it
-PROJECT, CHECKPOINTS = "project.json", "checkpoints"
+#: the link of the workers to the checkpoints of the project, beside those in memory. The folder of both has a name that
+#: ends with the inode and the device of the project: another container may have another project at the same path
+PROJECT = "project"
 
 
-def rescue(folder: Path, say: Callable[[str], None]) -> bool:
+def rescue(kept: Path, say: Callable[[str], None]) -> bool:
     """Move the newest whole checkpoint of a project in memory to its disk, unless the project has a newer one.
 
     Args:
-        folder: Folder of the project in the folder of a launcher.
+        kept: Folder of the checkpoints in memory.
         say: Prints a line.
 
     Returns:
         False if that could not be done, and what is in memory may be the only copy.
     """
-    project, identity = project_of(folder)
     try:
-        from accel_checkpoint.filesystem import identity_of
-        from accel_checkpoint.retention import copy_newest, list_checkpoints, newest_whole
+        from accel_checkpoint.retention import copy_newest, newest_whole
 
-        if list_checkpoints(folder / CHECKPOINTS) and newest_whole(folder / CHECKPOINTS) is None:
-            say(f"accel: the checkpoints of {project} in memory are lost: other machines had parts of each")
-            return True
-        here = identity_of(project.parent)
-        if here[:1] != identity[:1] and here[1:] != identity[1:]:
-            raise FileNotFoundError("this is not the project that it was taken for, or the disk is not there")
-        moved = copy_newest(folder / CHECKPOINTS, project)
+        project = project_of(kept)
+        if not kept.parent.name.endswith("-{}-{}".format(*os.stat(project.parent)[1:3])):
+            raise FileNotFoundError(f"{project.parent} is not the project that it was taken for: is its disk there?")
+        moved = copy_newest(kept, project)
+        if moved is not None:
+            say(f"accel: the newest checkpoint in memory was moved to {moved}")
+        elif newest_whole(kept) is None and any(kept.iterdir()):
+            say(f"accel: the checkpoints of {project} in memory are lost, as none is whole on this machine")
     except Exception as error:  # noqa: BLE001 - whatever fails, the only copy is to stay
-        stays = f"it stays in {folder} for a day, and each launch on this machine tries again"
-        say(f"accel: the newest checkpoint in memory could not be moved to {project}: {error}; {stays}")
+        say(
+            f"accel: the newest checkpoint in memory could not be moved to its project: {error}; it stays in {kept},"
+            " and each launch on this machine tries again: remove it if you need it no more"
+        )
         return False
-    if moved is not None:
-        say(f"accel: the newest checkpoint in memory was moved to {moved}")
     return True
 
 
-def project_of(folder: Path) -> tuple[Path, list[str | int]]:
-    """Return the folder of the checkpoints of the project that a folder in memory belongs to.
-
-    Returns:
-        Its path, or that of this folder if it cannot be read; and what tells the project from others that may be at its
-        path, as in another container.
-    """
-    try:
-        about = json.loads((folder / PROJECT).read_text(encoding="utf-8"))
-        return Path(about[CHECKPOINTS]), list(about["identity"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return folder, []
+def project_of(kept: Path) -> Path:
+    """Return the folder of the checkpoints of the project that a folder of checkpoints in memory is of."""
+    return kept.with_name(PROJECT).readlink()
 
 
 def in_memory_of(path: Path) -> list[Path]:
@@ -60,11 +52,13 @@ def in_memory_of(path: Path) -> list[Path]:
     from accel_checkpoint.retention import list_checkpoints
     from accel_state.environ import process_environ
 
-    from accel_launch.cli.options import BY_NAME
-    from accel_launch.memory.job_folder import job_folders, memory_place
+    from accel_launch.memory.job_folder import SHARED_MEMORY, job_folders, memory_place
 
-    place = memory_place(process_environ().get(BY_NAME["memory_checkpoint_dir"].envvar))
-    folders = [project for job in job_folders(place) for project in job.glob("*/")] if place is not None else []
-    wanted = {path.absolute(), path.absolute() / CHECKPOINTS}
-    mine = [folder for folder in folders if project_of(folder)[0] in wanted]
-    return [found for folder in mine for _, found in list_checkpoints(folder / CHECKPOINTS)]
+    place = memory_place(process_environ().get("ACCEL_MEMORY_CHECKPOINT_DIR")) or SHARED_MEMORY
+    found = list[Path]()
+    for kept in [kept for job in job_folders(place) for kept in job.glob("*/checkpoints")]:
+        with suppress(FileNotFoundError):  # its job ends at this moment
+            project = project_of(kept)
+            if path.absolute() in (project, project.parent):
+                found += [checkpoint for _, checkpoint in list_checkpoints(kept)]
+    return found

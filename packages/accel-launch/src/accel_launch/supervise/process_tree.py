@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 from accel_state.environ import JOBS
 
-from accel_launch.supervise.orphan_killer import KILLERS
-
 if TYPE_CHECKING:
     from psutil import Process
 
@@ -53,8 +51,8 @@ def adopt_orphans() -> None:
 def end_job(folder: Path, since: float | None = None) -> None:
     """Kill all processes whose environment names the folder of the job, whichever process started them.
 
-    Orphans that came to this process die too, with any environment, but not its orphan killers. As process 1 of a
-    container it spares them, since it has children outside the job.
+    Orphans that came to this process die too, with any environment. As process 1 of a container it spares them, since
+    it has children outside the job.
 
     Args:
         folder: Folder of the job.
@@ -94,8 +92,7 @@ def _members(folder: Path, since: float | None) -> Iterator[Process]:
     import psutil
 
     me = psutil.Process()
-    found = me.children(recursive=True) if since is not None else []
-    descendants = {process for process in found if process.pid not in KILLERS}
+    descendants = set(me.children(recursive=True)) if since is not None else set()
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it has ended, or is somebody else's
             left = process in descendants and process.create_time() >= (since or 0) - 1

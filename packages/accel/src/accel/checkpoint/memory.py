@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import threading
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any, final
 
 from accel_checkpoint import CheckpointError, Manifest
-from accel_checkpoint.filesystem import identity_of
 from accel_data.resume.epoch_pass import EpochPass
 from accel_state import CannotRun, ProcessControl
 from accel_state.environ import MEMORY_CHECKPOINT_EVERY, MEMORY_CHECKPOINTS
@@ -40,8 +38,6 @@ GONE = (
     "no checkpoints are kept in memory until the launcher starts the job again: its folder is gone, as systems remove"
     " the memory of users who log out"
 )
-#: the note by which the launcher finds the project of the checkpoints
-PROJECT = "project.json"
 
 
 @final
@@ -71,8 +67,10 @@ class MemoryCheckpoints:
         self._processes, self._consensus, self._registry = processes, consensus, registry
         self._clock = MemoryClock(interval)
         topology, place = processes.run.topology, project.checkpoints.absolute()
-        # a script may train for several projects, one after the other
-        folder /= hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # a script may train for several projects; the launcher knows each by its path, inode and device
+        name = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
+        folder /= "{}-{}-{}".format(name, *os.stat(place.parent)[1:3])
         self._project = ProjectConfiguration(
             folder,
             automatic_checkpoint_naming=True,
@@ -93,13 +91,9 @@ class MemoryCheckpoints:
         self._steps_at: dict[object, int] = {}
         self._trains: set[object] = set()
         if processes.is_local_main_process:
-            with suppress(OSError):  # `resume` says what is wrong with it
-                place.parent.mkdir(parents=True, exist_ok=True)
             with suppress(OSError):  # the first that is due says that the folder is gone
                 folder.mkdir(exist_ok=True)
-                # another container may have another project at the same path
-                about = {"checkpoints": str(place), "identity": identity_of(place.parent)}
-                (folder / PROJECT).write_text(json.dumps(about), encoding="utf-8")
+                (folder / "project").symlink_to(place)
         registry.components.accumulation.before_batch = self.before_batch
 
     @classmethod
@@ -190,7 +184,7 @@ class MemoryCheckpoints:
             return
         told = self._consensus.exchange(
             "checkpoint in memory: due",
-            [self._clock.elapsed_s, self._saver.busy, asked.reads_ahead, (self.folder.parent / PROJECT).exists()],
+            [self._clock.elapsed_s, self._saver.busy, asked.reads_ahead, self.folder.parent.is_dir()],
         )
         elapsed_s, busy, ahead, there = zip(*told, strict=True)
         if any(ahead):

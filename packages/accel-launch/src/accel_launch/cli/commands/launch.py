@@ -87,12 +87,9 @@ def run_to_end(job: Job) -> JobResult:
     open_standard_streams()
     # what was read and imported so far stays to the end: nothing is to look through it again, least of all at the exit
     gc.freeze()
-    from accel_launch.memory.job_folder import with_memory
+    from accel_launch.memory.job_folder import run_with_memory
 
-    with with_memory(job, say) as (job, ended):
-        result = _run(job)
-        ended(result)
-    return result
+    return run_with_memory(job, _run, say)
 
 
 def _run(job: Job) -> JobResult:
