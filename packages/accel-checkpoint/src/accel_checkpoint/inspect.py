@@ -40,11 +40,15 @@ def _print(*lines: str) -> None:
         print("".join(character if character.isprintable() else "?" for character in line))
 
 
-def checkpoints_in(path: Path) -> list[Path]:
+def checkpoints_in(path: Path, memory: Sequence[Path] = ()) -> list[Path]:
     """Return the checkpoint at a path, or the checkpoints in this folder or in its folder `checkpoints`, in order.
 
+    Args:
+        path: The checkpoint, or the folder.
+        memory: Checkpoints of the same project in memory.
+
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: There is none, in memory neither.
     """
     if (path / MANIFEST).exists():
         return [path]
@@ -54,6 +58,8 @@ def checkpoints_in(path: Path) -> list[Path]:
         checkpoints |= {child for _, child in list_checkpoints(folder)}  # these may have no manifest
         if checkpoints:
             return sorted(checkpoints, key=_number_and_name)
+    if memory:
+        return []
     reason = "no checkpoint of accel is in it" if path.is_dir() else "there is no such folder"
     raise CheckpointError(f"{path}: {reason}")
 
@@ -70,12 +76,7 @@ def list_lines(path: Path, memory: Sequence[Path] = ()) -> Iterator[str]:
         path: The folder, or the checkpoint.
         memory: Checkpoints in memory, to list after those of the folder.
     """
-    try:
-        folders = checkpoints_in(path)
-    except CheckpointError:
-        if not memory:
-            raise
-        folders = []
+    folders = checkpoints_in(path, memory)
     if folders == [path]:
         yield from _contents(path, read_manifest(path))
         return

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from accel_checkpoint.errors import CheckpointError
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.hidden_folder import lock_folder
 from accel_checkpoint.manifest import read_manifest
 from accel_checkpoint.recovery import discard
-from accel_checkpoint.staging import StagedCheckpoint
+from accel_checkpoint.staging import StagedCheckpoint, read_pieces
 from accel_checkpoint.verify import is_whole
 
 _NAME = re.compile(r"checkpoint_(\d+)")
@@ -67,7 +68,11 @@ def copy_newest(source: Path, folder: Path) -> Path | None:
     stage = StagedCheckpoint(checkpoint_path(folder, next_number(folder)))
     named = False
     try:
-        stage.copy(newest, manifest)
+        for name in manifest.files:
+            stage.write(name, read_pieces(newest / name))
+        if stage.files != manifest.files:
+            raise CheckpointError(f"{newest} is damaged: its content is not what was written")
+        stage.seal(manifest)
         named = stage.commit(replace=False)
     finally:
         if not named:
@@ -75,7 +80,7 @@ def copy_newest(source: Path, folder: Path) -> Path | None:
     return stage.target if named else copy_newest(source, folder)  # another job has taken the number meanwhile
 
 
-def retain(folder: Path, limit: int, filesystem: Filesystem | None = None, *, parts: bool = True) -> list[Path]:
+def retain(folder: Path, limit: int, filesystem: Filesystem | None = None, *, whole: bool = True) -> list[Path]:
     """Remove all whole checkpoints but the newest.
 
     What another job loads stays until the next call. The newest checkpoint must be on the disk when this is called.
@@ -84,15 +89,15 @@ def retain(folder: Path, limit: int, filesystem: Filesystem | None = None, *, pa
         folder: Folder of the checkpoints.
         limit: Number of checkpoints that stay.
         filesystem: Disk to remove from. A test gives another.
-        parts: Whether a whole checkpoint has the parts of all ranks, some of which may be on other machines.
+        whole: Whether others stay, and do not count. Those in memory may lack the parts of other machines.
 
     Returns:
         The paths of those that were removed.
     """
     filesystem = filesystem or Filesystem()
-    whole = [path for _, path in list_checkpoints(folder) if is_whole(path, parts=parts)]
+    counted = [path for _, path in list_checkpoints(folder) if not whole or is_whole(path)]
     removed = []
-    for path in whole[: max(0, len(whole) - limit)]:
+    for path in counted[: max(0, len(counted) - limit)]:
         with suppress(BlockingIOError, FileNotFoundError), lock_folder(path):
             discard(path, filesystem)
             removed.append(path)

@@ -64,37 +64,17 @@ class StagedCheckpoint:
         """
         self.write(name, serialize(tensors, metadata))
 
-    def write(self, name: str, content: Iterable[memoryview | bytes], expected: FileDigest | None = None) -> None:
+    def write(self, name: str, content: Iterable[memoryview | bytes]) -> None:
         """Write a file, which is on the disk when this returns.
 
         Args:
             name: Name of the file in the checkpoint.
             content: Its bytes, piece by piece.
-            expected: Digest that the content has to have; None for any.
-
-        Raises:
-            CheckpointError: The content has another digest, or the disk refuses.
         """
         with self._explained():
             if not (self.path / name).parent.is_dir():
                 self.filesystem.make_folder((self.path / name).parent)
             self.files[name] = self.filesystem.write(self.path / name, content)
-        if expected not in (None, self.files[name]):
-            raise CheckpointError(f"{name} is damaged: its content is not what was written")
-
-    def copy(self, source: Path, manifest: Manifest) -> None:
-        """Write all files of a whole checkpoint, which may be on another disk, and its manifest.
-
-        Args:
-            source: The other checkpoint.
-            manifest: Its manifest.
-
-        Raises:
-            CheckpointError: A file of it is damaged, or the disk refuses.
-        """
-        for name, expected in manifest.files.items():
-            self.write(name, read_pieces(source / name), expected)
-        self.seal(manifest)
 
     def link(self, name: str, source: Path, digest: FileDigest) -> bool:
         """Link a file of another checkpoint instead of writing it.

@@ -71,20 +71,13 @@ def require_whole(folder: Path, manifest: Manifest, names: Iterable[str] | None 
         raise CheckpointError(f"the checkpoint {folder} is damaged:\n  " + "\n  ".join(problems))
 
 
-def is_whole(folder: Path, *, parts: bool = True) -> bool:
-    """Return whether a folder is a committed checkpoint: its manifest is valid, and each file has the size in it.
-
-    Args:
-        folder: The checkpoint.
-        parts: Whether it needs the parts of all ranks, some of which may be on other machines.
-    """
+def is_whole(folder: Path) -> bool:
+    """Return whether a folder is a committed checkpoint: its manifest is valid, and each file has the size in it."""
     try:
-        manifest = read_manifest(folder)
-        sizes = file_sizes(folder)
+        files, sizes = read_manifest(folder).files, file_sizes(folder)
     except (CheckpointError, OSError):
         return False
-    elsewhere = set() if parts else {part for names in manifest.parts.values() for part in names}
-    return all(sizes.get(name) == manifest.files[name].size for name in manifest.files.keys() - elsewhere)
+    return all(sizes.get(name) == file.size for name, file in files.items())
 
 
 def _read(folder: Path, manifest: Manifest, name: str, keep: bool) -> str | Tensors | None:

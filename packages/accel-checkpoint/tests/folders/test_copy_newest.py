@@ -1,7 +1,6 @@
 """A checkpoint that is copied to another folder, as from memory to the disk: whole, under the next number, or not."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -45,14 +44,14 @@ def test_a_number_that_another_job_takes_meanwhile_is_not_waited_for(
 ) -> None:
     """The next one is taken, unless what the other job has saved is as new."""
     save(tmp_path / "memory", 0, "2026")
-    copy = StagedCheckpoint.copy
+    seal = StagedCheckpoint.seal
 
-    def slow(stage: StagedCheckpoint, *args: Any) -> None:
-        copy(stage, *args)
-        if not list_checkpoints(tmp_path / "disk"):
-            save(tmp_path / "disk", 0, "2027" if newer else "2025")
+    def slow(stage: StagedCheckpoint, manifest: Manifest) -> None:
+        seal(stage, manifest)
+        monkeypatch.setattr(StagedCheckpoint, "seal", seal)
+        save(tmp_path / "disk", 0, "2027" if newer else "2025")
 
-    monkeypatch.setattr(StagedCheckpoint, "copy", slow)
+    monkeypatch.setattr(StagedCheckpoint, "seal", slow)
     copied = copy_newest(tmp_path / "memory", tmp_path / "disk")
     assert copied == (None if newer else tmp_path / "disk" / "checkpoint_1")
     written = [read_manifest(path).moment[0] for _, path in list_checkpoints(tmp_path / "disk")]

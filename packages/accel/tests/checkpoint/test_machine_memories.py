@@ -2,8 +2,7 @@
 
 import os
 import shutil
-from functools import partial
-from itertools import islice, repeat
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from accel.checkpoint import machine_files
 from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.machine_memories import MachineMemories, merged
 from accel.utils import ProjectConfiguration
-from accel_checkpoint import CheckpointError, Manifest, StagedCheckpoint, read_manifest, verify
+from accel_checkpoint import Manifest, StagedCheckpoint, read_manifest, verify
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.retention import list_checkpoints
 from accel_comm.transports import binomial_tree, point_to_point
@@ -108,12 +107,15 @@ def test_any_machine_of_a_sharded_model_may_go(ranks: int, each: int, world: Mak
     """Another comes in its place, or the others go on without it."""
     job, kept = tmp_path / "job", tmp_path / "kept"
     job.mkdir()
+    kept.mkdir()
 
     def weights_without(lost: int | None, count: int, *, replaced: bool = True) -> float:
         """The weights that a job resumes with that has lost what a machine had in memory."""
-        shutil.rmtree(job)
-        shutil.copytree(kept, job)
-        memories = sorted(job.glob("memory-*"))
+        for memory in job.glob("memory-*"):
+            shutil.rmtree(memory)
+        memories = [job / memory.name for memory in sorted(kept.iterdir())]
+        for memory in memories:
+            shutil.copytree(kept / memory.name, memory, symlinks=True)
         if lost is not None:
             shutil.rmtree(memories.pop(lost))
         for machine, memory in enumerate(memories if not replaced else ()):
@@ -123,8 +125,8 @@ def test_any_machine_of_a_sharded_model_may_go(ranks: int, each: int, world: Mak
         return found[0][-1]
 
     world(ranks).run(train, str(job), None, "fsdp2", each)
-    job.rename(kept)
-    job.mkdir()
+    for memory in job.glob("memory-*"):
+        memory.rename(kept / memory.name)
     memories = sorted(kept.glob("memory-*/*/checkpoints/checkpoint_1"))
     manifests = [read_manifest(path) for path in memories]
     assert len({manifest.as_bytes() for manifest in manifests}) == 1
@@ -140,32 +142,55 @@ def test_any_machine_of_a_sharded_model_may_go(ranks: int, each: int, world: Mak
         assert weights_without(lost, ranks - each, replaced=False) == whole
 
 
-@pytest.mark.parametrize("links", [True, False])
-def test_a_machine_that_gets_a_part_keeps_all_else(
-    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files in folders too, and on a disk that has no hard links."""
-    folder = tmp_path / "checkpoint_0"
+def machine_with(folder: Path, names: list[str], lacks: list[str]) -> MachineMemories:
+    """A machine that has a checkpoint in memory, but for some files."""
     stage = StagedCheckpoint(folder)
-    names = ["rank0", "rank1", "state", "inside/state"]
     for name in names:
         stage.write(name, [name.encode()])
     stage.seal(Manifest({"written": "2026", "steps": 3}, stage.files, {}, [], {"model": names[:2]}))
     stage.commit()
-    (folder / "rank0").unlink()
-
-    def exchange_files(folder: Path, *args: Any) -> None:
-        args[-1]().write("rank0", [b"rank0"])
-
-    monkeypatch.setattr("accel.checkpoint.machine_memories.exchange_files", exchange_files)
-    if not links:
-        monkeypatch.setattr(Filesystem, "link", lambda *_: False)
+    for name in lacks:
+        (folder / name).unlink()
     release()
     processes = Accelerator(cpu=True).processes
-    memories = MachineMemories(processes, RankConsensus(processes), tmp_path)
-    memories._machines, memories._lacks = [0, 1], {folder: {0: ["rank0"], 1: ["rank1"]}}
+    return MachineMemories(processes, RankConsensus(processes), folder.parent)
+
+
+def test_a_machine_gets_the_files_that_it_lacks_and_keeps_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files in folders too."""
+    folder, asked = tmp_path / "checkpoint_0", list[Any]()
+    memories = machine_with(folder, ["rank0", "rank1", "state", "inside/state"], ["rank0"])
+    memories._machines, memories._lacks = [0, 1, 2], {folder: {0: ["rank0"], 1: ["rank1"]}}
+    monkeypatch.setattr("accel.checkpoint.machine_memories.exchange_files", lambda *args: asked.append(args))
     memories.complete(folder)
-    assert verify(folder, read_manifest(folder)).problems == []
+    ((rank, routes, at, sizes),) = asked
+    assert (rank, at) == (0, folder)
+    assert {name: (folder / name).stat().st_size for name in sizes if name != "rank0"} | {"rank0": 5} == sizes
+    assert routes[:2] == [(1, 0, "rank0"), (0, 1, "rank1")]
+    # one that is new gets all, and the manifest last
+    assert {(source, name) for source, target, name in routes if target == 2} == {
+        (1, "rank0"),
+        *((0, name) for name in ("rank1", "state", "inside/state", "manifest.json")),
+    }
+    assert routes[-1] == (0, 2, "manifest.json")
+
+
+def test_one_of_which_a_file_is_lost_on_all_machines_does_not_count(tmp_path: Path) -> None:
+    memories = machine_with(tmp_path / "checkpoint_0", ["rank0", "rank1"], ["rank0"])
+    assert memories.merged_with([]) == []
+
+
+def test_parts_that_no_machine_completes_go_as_new_ones_come(world: MakePool, tmp_path: Path) -> None:
+    """Two of three machines are lost, and with them a part of each checkpoint."""
+    world(3).run(train, str(tmp_path), None, "fsdp2")
+    for machine in (1, 2):
+        shutil.rmtree(tmp_path / f"memory-{machine}")
+    ((found, there, _),) = world(1).run(train, str(tmp_path), None, "fsdp2")
+    assert (found, there) == (None, ("checkpoint_0", "checkpoint_1"))
+    (own,) = tmp_path.glob("memory-0/*/checkpoints")
+    assert [path.name for _, path in list_checkpoints(own)] == ["checkpoint_2", "checkpoint_3"]
 
 
 def train_without_room(folder: str) -> None:
@@ -183,10 +208,9 @@ def train_without_room(folder: str) -> None:
 def test_a_machine_without_room_is_told_on_all(world: MakePool, tmp_path: Path) -> None:
     pool = world(2)
     pool.run(train, str(tmp_path), None)
-    with pytest.raises(RankFailure, match="could not be brought from the memory of another machine") as caught:
+    with pytest.raises(RankFailure, match=r"rank 1: .*manifest.json is missing") as caught:
         world(2).run(train_without_room, str(tmp_path))
     assert len(caught.value.errors) == 2
-    assert not list((tmp_path / "memory-1").glob("*/checkpoints/*"))
 
 
 def resume_without_room_for_one(folder: str) -> tuple[Path | None, tuple[str, ...], float]:
@@ -208,52 +232,40 @@ def test_an_older_one_is_loaded_if_the_newest_cannot_be_brought(world: MakePool,
     world(2).run(train, str(tmp_path), None)
     found = world(2).run(resume_without_room_for_one, str(tmp_path))
     assert [path is not None and path.name for path, _, _ in found] == ["checkpoint_0"] * 2
-    assert [there for _, there, _ in found] == [("checkpoint_0", "checkpoint_1"), ("checkpoint_0",)]
+    assert "checkpoint_0" in found[1][1]
 
 
-def exchange_with_a_file_that_is_gone(folder: str) -> tuple[list[str], str, int]:
+def exchange_with_a_file_that_is_gone(folder: str) -> list[tuple[bytes, bytes]]:
     """Exchange files of two messages and of none, of which a rank has lost one in the second round.
 
     Returns:
-        The files that came in the first round, the error of the second, and how often files were mapped.
+        What came in each round.
     """
-    rank, path = dist.get_rank(), Path(folder) / str(dist.get_rank())
-    files = {name: (Filesystem(), b"x" * size) for name, size in ((f"large{rank}", 1500), (f"none{rank}", 0))}
+    rank = dist.get_rank()
+    path, other = Path(folder) / str(rank), 1 - rank
     path.mkdir()
-    digests = {name: disk.write(path / name, [content]) for name, (disk, content) in files.items()}
-    maps, come, said = list[Any](), list[str](), ""
-    from_file = torch.from_file
-
-    def mapped(*args: Any, **named: Any) -> torch.Tensor:
-        maps.append(args)
-        return from_file(*args, **named)
-
+    sizes = {f"{kind}{number}": size for kind, size in (("large", 1500), ("none", 0)) for number in (0, 1)}
+    for name, size in sizes.items():
+        if name.endswith(str(rank)):
+            (path / name).write_bytes(b"x" * size)
+    routes = [(source, 1 - source, f"{kind}{source}") for kind in ("large", "none") for source in (0, 1)]
+    came = list[tuple[bytes, bytes]]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine_files, "PIECE", 1000)
-        patch.setattr(torch, "from_file", mapped)
-        for round_ in range(2):
-            stage = StagedCheckpoint(path.with_name(f"to-{rank}-{round_}"))
-            try:
-                machine_files.exchange_files(
-                    path, [1 - rank], lambda: {1 - rank: digests}, [1 - rank], partial(next, repeat(stage))
-                )
-            except CheckpointError as error:
-                said = str(error)
-            come += stage.files
-            stage.abandon()
+        for _ in range(2):
+            machine_files.exchange_files(rank, routes, path, sizes)
+            came.append(((path / f"large{other}").read_bytes(), (path / f"none{other}").read_bytes()))
             if rank == 1:
                 (path / "large1").unlink(missing_ok=True)
-    return come, said, len(maps)
+    return came
 
 
-def test_a_file_that_is_gone_is_told_to_the_machine_that_waits_for_it(world: MakePool, tmp_path: Path) -> None:
-    """And each file is mapped once, however many messages it needs."""
+def test_no_machine_waits_for_a_file_that_is_gone(world: MakePool, tmp_path: Path) -> None:
+    """It gets another content, which the verification finds."""
     first, second = world(2).run(exchange_with_a_file_that_is_gone, str(tmp_path), timeout_s=60)
-    assert first[0] == ["large1", "none1"]
-    assert second[0] == ["large0", "none0"] * 2
-    assert "large1" in first[1]
-    assert first[1] == second[1]
-    assert (first[2], second[2]) == (2, 2)
+    whole = (b"x" * 1500, b"")
+    assert second == [whole, whole]
+    assert first == [whole, (bytes(1500), b"")]
 
 
 def test_messages_in_the_background_meet_no_others() -> None:

@@ -19,9 +19,8 @@ from torch import nn
 
 from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.load import StateLoader
-from accel.checkpoint.machine_memories import MachineMemories
 from accel.checkpoint.main_branch import find_main_branch
-from accel.checkpoint.memory import MemoryCheckpoints, age_of
+from accel.checkpoint.memory import MemoryCheckpoints
 from accel.checkpoint.preemption import StopSignals
 from accel.checkpoint.registry import CheckpointRegistry
 from accel.checkpoint.save import StateSaver
@@ -69,8 +68,7 @@ class Checkpointer:
         self.memory = MemoryCheckpoints.of(
             processes, self._consensus, registry, project, tracking.states_soon, process_environ()
         )
-        memories = None if self.memory is None else MachineMemories(processes, self._consensus, self.memory.folder)
-        self._loader = StateLoader(processes, self._consensus, registry, project, tracking, memories)
+        self._loader = StateLoader(processes, self._consensus, registry, project, tracking, self.memory)
         self.signals = StopSignals(self._consensus)
         self.signals.install(project.stop_signals)
 
@@ -205,14 +203,8 @@ class Checkpointer:
         self.wait()
         loaded = self._loader.resume()
         if self.memory is not None:
-            self.memory.resumed()
-        if loaded is None:
-            return None
-        folder, manifest = loaded
-        if self.memory is not None and manifest is not None and self._processes.is_main_process:
-            where = "in memory" if folder.parent == self.memory.folder else "on the disk"
-            logger.warning("resumed from the checkpoint %s, %s: %s", folder, where, age_of(manifest))
-        return self._loaded(folder, manifest)
+            self.memory.resumed(loaded)
+        return None if loaded is None else self._loaded(*loaded)
 
     def _loaded(self, folder: Path, manifest: Manifest | None) -> Path:
         if manifest is not None:

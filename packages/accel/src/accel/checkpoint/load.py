@@ -20,7 +20,7 @@ from accel.checkpoint.apply import cannot_refuse, put, put_weights
 from accel.checkpoint.consensus import RankConsensus, by_rank, problems_of
 from accel.checkpoint.find import CheckpointFinder
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint, item_problems
-from accel.checkpoint.machine_memories import MachineMemories
+from accel.checkpoint.memory import MemoryCheckpoints
 from accel.checkpoint.parts import is_divided
 from accel.checkpoint.reading_lock import ReadingLock
 from accel.checkpoint.registry import REST, CheckpointRegistry, StatefulItem
@@ -56,7 +56,7 @@ class StateLoader:
         registry: CheckpointRegistry,
         project: ProjectConfiguration,
         tracking: TrackingSession,
-        memory: MachineMemories | None = None,
+        memory: MemoryCheckpoints | None = None,
     ) -> None:
         self._tracking = tracking
         self._processes = processes
@@ -102,10 +102,11 @@ class StateLoader:
                 if by_accelerate:
                     self._load_from_accelerate(chosen[0])
                     return chosen[0], None
+                found = chosen if input_dir is None and self._processes.is_main_process else []
                 if resuming and self._memory is not None:
-                    chosen = self._memory.merged_with(chosen)
-                found = input_dir is None and bool(self._processes.is_main_process)
-                loaded = self._first_whole([ReadingLock(folder, found=found) for folder in chosen], resuming=resuming)
+                    chosen = self._memory.machines.merged_with(chosen)
+                locked = [ReadingLock(folder, found=folder in found) for folder in chosen]
+                loaded = self._first_whole(locked, resuming=resuming)
             if not isinstance(loaded, CheckpointError):
                 return loaded
             error = loaded
@@ -118,9 +119,10 @@ class StateLoader:
     ) -> tuple[Path, Manifest] | CheckpointError | None:
         """Load the first checkpoint that is not damaged, or return the error if another job has moved one."""
         for place, lock in enumerate(locks, start=1):
-            lost = [] if self._memory is None else self._memory.complete(lock.folder)
+            if self._memory is not None:
+                self._memory.machines.complete(lock.folder)
             with lock:
-                problems, checkpoint = (lost, None) if lost else self._verified(lock)
+                problems, checkpoint = self._verified(lock)
                 error = CheckpointError("\n".join([f"the checkpoint {lock.folder} cannot be loaded:", *problems]))
                 if checkpoint is not None:
                     try:
@@ -130,7 +132,7 @@ class StateLoader:
                     else:
                         self._apply_order(checkpoint)
                         return lock.folder, checkpoint.manifest
-                moved = self._consensus.exchange("load_state: moved", not lost and lock.was_moved())
+                moved = self._consensus.exchange("load_state: moved", lock.was_moved())
             if any(moved):
                 return error
             if checkpoint is not None or place == len(locks):

@@ -20,7 +20,7 @@ from accel_state.environ import MEMORY_CHECKPOINT_EVERY, MEMORY_CHECKPOINTS
 from accel_state.save_interval import SaveInterval
 
 from accel.checkpoint.consensus import RankConsensus
-from accel.checkpoint.machine_files import spread
+from accel.checkpoint.machine_memories import MachineMemories
 from accel.checkpoint.memory_clock import MemoryClock
 from accel.checkpoint.memory_room import room_for
 from accel.checkpoint.registry import CheckpointRegistry
@@ -28,11 +28,11 @@ from accel.checkpoint.save import StateSaver
 from accel.configuration import ProjectConfiguration
 
 logger = logging.getLogger("accel")
-#: how many are kept; while one more is written, there is room for all
+#: how many are kept, while one more is written
 KEPT = 2
 AHEAD = (
-    "batches were read before they are trained on, or left out, and would be missing after it; ask the prepared loader"
-    " for a batch in the thread that trains, when the step before is over"
+    "a checkpoint is not kept in memory: batches were read before they are trained on, or left out, and would be"
+    " missing after it; ask the prepared loader for a batch in the thread that trains, when the step before is over"
 )
 GONE = (
     "no checkpoints are kept in memory until the launcher starts the job again: its folder is gone, as systems remove"
@@ -78,15 +78,13 @@ class MemoryCheckpoints:
             save_on_each_node=topology.local_world_size < topology.world_size,
         )
         self.folder = self._project.checkpoints
+        self.machines = MachineMemories(processes, consensus, self.folder)
         self._saver = StateSaver(
-            *(processes, consensus, registry, self._project, tracker_states),
-            room=self._room,
-            on_error=_tell,
-            spread=spread if self._project.save_on_each_node else None,
+            processes, consensus, registry, self._project, tracker_states, room=self._room, on_error=_tell
         )
         #: whether the script resumes, and whether it was said what checkpoints need
         self._resumes = self._said = False
-        self._pid, self._thread = os.getpid(), threading.get_ident()
+        self._thread = threading.get_ident()
         #: the steps that were over when each loader was asked for a batch the last time, and the loaders of training
         self._steps_at: dict[object, int] = {}
         self._trains: set[object] = set()
@@ -137,10 +135,15 @@ class MemoryCheckpoints:
         consensus.warn_once(f"no checkpoints are kept in memory: {why}")
         return None
 
-    def resumed(self) -> None:
-        """Note that the script resumes, so that checkpoints help it."""
+    def resumed(self, loaded: tuple[Path, Manifest | None] | None) -> None:
+        """Note that the script resumes, so that checkpoints help it, and say what it has loaded."""
         self._resumes, self._thread = True, threading.get_ident()
         self._clock.begin(self._steps)
+        folder, manifest = loaded or (Path(), None)
+        if manifest is not None and self._processes.is_main_process:
+            where, (written, steps) = "in memory" if folder.parent == self.folder else "on the disk", manifest.moment
+            age_s = time.time() - datetime.fromisoformat(written).timestamp()
+            logger.warning("resumed from the checkpoint %s, %s: step %d, %.0f s old", folder, where, steps, age_s)
 
     def before_batch(self, asked: EpochPass, first: bool) -> None:
         """Save if it is due, as a loader is asked for its next batch.
@@ -150,36 +153,32 @@ class MemoryCheckpoints:
             first: Whether it is the first batch of the pass.
 
         Raises:
-            CheckpointError: There is no room for the first one; raised on every process.
+            SystemExit: There is no room for the first one, which the main process has said; raised on every process.
 
         Collective:
             Every process must call, for the loader of training.
         """
-        if os.getpid() != self._pid:  # a fork has a loop of its own
-            return
         if threading.get_ident() != self._thread:
-            self._consensus.warn_once(f"no checkpoints are kept in memory: {AHEAD}")
+            self._consensus.warn_once(AHEAD)
             return
         step, loader = self._steps, asked.family
-        before, self._steps_at[loader] = self._steps_at.get(loader), step
+        before, self._steps_at[loader] = self._steps_at.get(loader, step), step
         # a script may read all batches of a window, and then train: only the first is asked for when nothing is left
-        stepped = before is not None and step > before
+        stepped = step > before
         if stepped and not first:
             self._trains.add(loader)
-        training = self._registry.training
-        accumulation = self._registry.components.accumulation
-        if not stepped or loader not in self._trains or not self._clock.asks(step) or accumulation.waiting:
+        waiting = self._registry.components.accumulation.waiting
+        if not stepped or loader not in self._trains or not self._clock.asks(step) or waiting:
             return
-        if training.local_only or (training.joining and self._processes.num_processes > 1):
+        training = self._registry.training
+        apart = training.local_only or (training.joining and self._processes.num_processes > 1)
+        if apart or not self._resumes:
             self._consensus.warn_once(
                 "no checkpoints are kept in memory inside of LocalSGD and of join_uneven_inputs, where each process has"
                 " steps of its own"
-            )
-            return
-        if not self._resumes:
-            self._consensus.warn_once(
-                "no checkpoints are kept in memory: after a failure this script would begin anew, as it does not call"
-                " accelerator.resume(); call it after prepare, before the loop"
+                if apart
+                else "no checkpoints are kept in memory: after a failure this script would begin anew, as it does not"
+                " call accelerator.resume(); call it after prepare, before the loop"
             )
             return
         told = self._consensus.exchange(
@@ -187,57 +186,51 @@ class MemoryCheckpoints:
             [self._clock.elapsed_s, self._saver.busy, asked.reads_ahead, self.folder.parent.is_dir()],
         )
         elapsed_s, busy, ahead, there = zip(*told, strict=True)
-        if any(ahead):
-            self._consensus.warn_once(f"a checkpoint is not kept in memory: {AHEAD}")
-        elif not all(there):
-            self._consensus.warn_once(GONE)
-            self._clock.begin(step)
-        elif self._clock.due(step, max(elapsed_s)) and not any(busy):
+        if any(ahead) or not all(there):
+            self._consensus.warn_once(AHEAD if any(ahead) else GONE)
+        elif any(busy) or not self._clock.due(step, max(elapsed_s)):
+            return
+        else:
             self._save()
-            self._clock.begin(step)
+        self._clock.begin(step)
 
     def wait(self) -> None:
         """Wait until none is being written, on every process."""
-        if self._saver.in_background:
-            with suppress(CheckpointError):  # which was said
-                self._saver.wait()
+        with suppress(CheckpointError):  # which was said
+            self._saver.wait()
 
     def _save(self) -> None:
         first = not self._said
         try:
             self._saver.save(None, asynchronous=True, max_shard_size="10GB")
-        except CheckpointError as error:
+        except CheckpointError as error:  # the same on all processes
+            if self._processes.is_main_process:
+                _tell(error)
             if first:
-                raise
-            _tell(error)
+                # words for a person, and no traceback: no process ends before the main process has said them
+                self._consensus.exchange("checkpoint in memory: refused", None)
+                raise SystemExit(1) from None
 
     @property
     def _steps(self) -> int:
         """The optimizer steps that are over."""
         return max((optimizer.ended for optimizer in self._registry.preparer.optimizers), default=0)
 
-    def _room(self, size: int) -> list[str]:
-        """Return why there is no room on this machine, and say at the first what they need, on the main process."""
+    def _room(self, size: int, by_all: bool) -> list[str]:
+        """Return why this machine has no room, and say at the first what they need. This rank writes `size` bytes."""
         first, self._said = not self._said, True
-        if not (first and size):
+        if not (first and self._processes.is_local_main_process):
             return []
-        words, lacking = room_for(self.folder.parent, size, KEPT + 1)
+        topology = self._processes.run.topology
+        kept = topology.local_world_size * (1 + self._project.save_on_each_node) if by_all else 1
+        # while it is written; a machine that lacks a part when it resumes gets all
+        newest = topology.world_size if by_all else 1
+        words, lacking = room_for(self.folder.parent, size * kept, size * (KEPT * kept + newest))
         if lacking:
             return [f"{words}: name a folder of a local disk, --memory_checkpoint_dir FOLDER, or leave them out"]
-        if self._processes.is_main_process and not any(self.folder.glob("*")):
-            logger.warning("%s", words)
+        logger.warning("%s", words)
         return []
 
 
 def _tell(error: Exception) -> None:
-    logger.warning("a checkpoint in memory was not kept, and the one before stays: %s", error)
-
-
-def age_of(manifest: Manifest) -> str:
-    """Return the step and the age of a checkpoint, in words."""
-    written, steps = manifest.moment
-    try:
-        age_s = f"{max(0.0, time.time() - datetime.fromisoformat(written).timestamp()):.0f} s old"
-    except ValueError:
-        age_s = "of unknown age"
-    return f"step {steps}, {age_s}"
+    logger.warning("a checkpoint in memory was not kept: %s", error)

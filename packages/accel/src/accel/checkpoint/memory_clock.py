@@ -54,6 +54,6 @@ class MemoryClock:
         seconds, taken = self._interval.seconds, step - self._began
         if seconds is None or elapsed_s >= seconds:
             return True
-        left = math.ceil((seconds - elapsed_s) * taken / elapsed_s) if elapsed_s > 0 else taken
+        left = math.ceil((seconds - elapsed_s) * taken / max(elapsed_s, 1e-9))
         self._asks = step + max(1, min(left, taken))
         return False

@@ -9,23 +9,25 @@ from accel_big.maps.memory import free_of_cpu
 from accel_checkpoint.filesystem import file_sizes
 from accel_checkpoint.inspect import in_words
 
-MEMORY = Path("/dev/shm")
 
-
-def room_for(folder: Path, size: int, count: int, *, root: Path = Path("/")) -> tuple[str, bool]:
+def room_for(folder: Path, size: int, needed: int, *, root: Path = Path("/")) -> tuple[str, bool]:
     """Return what checkpoints need and what is free, in words, and whether that is too little.
 
     Args:
         folder: The folder, in which there may be checkpoints already.
         size: Bytes of one, of which the processes need as many for their copy.
-        count: How many there are at most.
+        needed: Bytes of all that there are at a time.
         root: Folder that has the files of the system.
     """
+    import psutil
+
     free = shutil.disk_usage(folder).free
-    if MEMORY in folder.parents:
+    kinds = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
+    place = folder.resolve()
+    if next((kinds[mounted] for mounted in (place, *place.parents) if mounted in kinds), "") == "tmpfs":
         free = max(0, min(free, free_of_cpu(root) - size))
     words = (
-        f"checkpoints in memory have {in_words(size)} each on this machine, and need room for {count} in {folder},"
+        f"checkpoints in memory have {in_words(size)} each on this machine, and need {in_words(needed)} in {folder},"
         f" where {in_words(free)} are free"
     )
-    return words, count * size - sum(file_sizes(folder).values()) > free
+    return words, needed - sum(file_sizes(folder).values()) > free

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, final
 
 from accel_checkpoint import AsyncWriter, CheckpointError, Snapshot, encode, size_in_bytes
+from accel_checkpoint.filesystem import file_sizes
 from accel_checkpoint.hidden_folder import new_tag
 from accel_checkpoint.retention import retain
 from accel_ops import process_rng
@@ -20,6 +21,7 @@ from torch import nn
 
 from accel.checkpoint.consensus import RankConsensus, problems_of, refuse
 from accel.checkpoint.contents import CheckpointContents, about_this_run
+from accel.checkpoint.machine_files import exchange_files, routes_of
 from accel.checkpoint.parts import has_parts
 from accel.checkpoint.progress_marker import note_progress
 from accel.checkpoint.registry import CheckpointRegistry
@@ -46,10 +48,9 @@ class StateSaver:
         project: The folders and the names of checkpoints.
         tracker_states: A function that returns what to keep of the trackers.
         lacks: The random numbers that a checkpoint lacks, in words, if these processes are not all of the job.
-        room: Function that returns why so many bytes of this machine have no room, or nothing.
+        room: Function for checkpoints in memory, which machines do not share. It takes the bytes that this rank writes,
+            and whether all ranks write parts, and returns why there is no room, or nothing.
         on_error: Function that takes an error of writing in the background, which no call raises then.
-        spread: Function that lets machines keep parts of a sharded model for each other, if they are to share no disk.
-            It takes this rank, and the first rank of the machine of each.
     """
 
     def __init__(
@@ -60,9 +61,8 @@ class StateSaver:
         project: ProjectConfiguration,
         tracker_states: Callable[[], dict[str, Any]],
         lacks: str = "",
-        room: Callable[[int], list[str]] = lambda size: [],
+        room: Callable[[int, bool], list[str]] | None = None,
         on_error: Callable[[Exception], None] | None = None,
-        spread: Callable[[SaveJob, int, list[int]], None] | None = None,
     ) -> None:
         self._processes = processes
         self._lacks = lacks
@@ -70,7 +70,9 @@ class StateSaver:
         self._consensus = consensus
         self._registry = registry
         self._project = project
-        self._room, self._spread = room, spread
+        self._room, self._in_memory = room or (lambda size, by_all: []), room is not None
+        #: whether machines keep parts of a sharded model for each other
+        self._spreads = self._in_memory and project.save_on_each_node
         self._async_writer, self._snapshot = AsyncWriter(on_error), Snapshot()
         #: the checkpoint that this process wrote or read last, and the digests of its files
         self.newest: Before = None
@@ -107,9 +109,8 @@ class StateSaver:
             by_all = any(map(has_parts, weights.values()))
             job = self._hooked(statement, models, weights) if self._registry.save_hooks else None
             contents = self._contents(models, weights, max_shard_size, by_all=by_all)
-        kept = self._processes.run.topology.local_world_size * (1 if self._spread is None else 2) if by_all else 1
         room = list[str]()  # the others wait for what this rank says
-        failed = problems_of(lambda: room.extend(self._room(contents.size * kept)))
+        failed = problems_of(lambda: room.extend(self._room(contents.size, by_all)))
         statement["problems"] += contents.problems or failed or room
         about = list[str]()
         if self._processes.is_main_process:  # a tracker may give what JSON has not
@@ -226,7 +227,7 @@ class StateSaver:
         for item in self._registry.items():
             if (self._writes or by_all or item.collective) and not (item.collective and self._lacks):
                 contents.add(item)
-        if by_all and self._project.save_on_each_node and self._spread is None:
+        if by_all and self._project.save_on_each_node and not self._spreads:
             contents.problems.append(
                 "save_on_each_node, and a model that is sharded over machines: no machine has all of it; leave it out,"
                 " and save to a disk that all machines share"
@@ -264,21 +265,26 @@ class StateSaver:
         named, rank, results = False, self._processes.process_index, self._consensus.results
         here = [other for other, writer in enumerate(writer_of) if writer == rank] or [rank]
 
-        def seal() -> bool:
-            if parts:
-                job.join(parts, len(here))
-                job.seal()
-            return bool(parts)
+        def seal() -> dict[str, int]:
+            if rank or not parts:
+                return {}
+            job.join(parts, len(here))
+            job.seal()
+            return file_sizes(job.begin().path)
+
+        def spread(there: dict[str, int]) -> None:
+            sizes = there | {name: size for written in parts for name, (size, _) in written.items()}
+            routes = routes_of(list(job.contents.parts.values()), writer_of, there)
+            exchange_files(rank, routes, job.begin().path, sizes)
 
         try:
-            ranks = range(len(writer_of)) if rank == 0 else [rank]
+            ranks = range(len(writer_of)) if self._writes else [rank]
             parts = results(ranks, f"{name}/parts", lambda: job.write_own(self.newest))
-            if self._spread is None:
-                whole = rank == 0 and seal()
+            if self._spreads:
+                sealed = results([0], f"{name}/sealed", seal)
+                whole = any(sealed) and bool(results(here, f"{name}/spread", partial(spread, *sealed)))
             else:
-                spread = partial(self._spread, job, rank, writer_of)
-                sealed = results([0], f"{name}/sealed", lambda: rank == 0 and seal())
-                whole = any(sealed) and bool(results(here, f"{name}/spread", spread))
+                whole = bool(seal())
             if self._writes and whole:
                 self._commit(job)
                 named = True
@@ -328,6 +334,6 @@ class StateSaver:
         note_progress()
         if self._project.automatic_checkpoint_naming and self._project.total_limit is not None:
             try:
-                retain(self._project.checkpoints, self._project.total_limit, parts=self._spread is None)
+                retain(self._project.checkpoints, self._project.total_limit, whole=not self._in_memory)
             except OSError as error:
                 logger.warning("the checkpoint is there, and an older one could not be removed: %s", error)

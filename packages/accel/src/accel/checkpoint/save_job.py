@@ -142,12 +142,12 @@ class SaveJob:
         known = files.get(name)
         return known is not None and FileDigest.of(content) == known and stage.link(name, folder / name, known)
 
-    def join(self, parts: Sequence[Digests], here: int | None = None, limit_s: float = VISIBLE_AFTER_S) -> None:
+    def join(self, parts: Sequence[Digests], here: int, limit_s: float = VISIBLE_AFTER_S) -> None:
         """Add what other ranks have written, when it is visible here.
 
         Args:
             parts: What each rank has written.
-            here: The number of the first ranks, which write into this folder; None for all.
+            here: The number of the first ranks, which write into this folder.
             limit_s: How long to wait.
 
         Raises:
