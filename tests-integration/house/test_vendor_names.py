@@ -33,6 +33,7 @@ REASONS = {
     "accel_ops/xla_graphs.py": "only XLA compiles what loops do",
     "accel_ops/rng.py": "names of generators in scripts for Accelerate",
     "accel_deepspeed/strategy.py": "DeepSpeed runs on some",
+    "accel_parallel/rank_zero_source.py": "pinned memory of CUDA",
     "accel_parallel/strategies/fsdp2.py": "fully_shard does not run on these",
     "accel_state/distributed_type.py": "values of Accelerate's enumeration",
     "accel_comm/process_group.py": "an option of NCCL",

@@ -76,25 +76,34 @@ class Weights(torch.Tensor):
     data = property(None, lambda self, there: self.taken.append(there))
 
 
+IN = [f"copy in on current stream: {size} bytes, pinned" for size in (12, 4)]
+OUT = ["copy out on current stream: 16 bytes, pageable, the host waits"]
+
+
 @pytest.mark.parametrize(
-    ("rank", "stay", "copies"),
-    [(0, False, ["copy in", "copy out"]), (1, False, ["copy out"]), (0, True, ["copy in"]), (1, True, [])],
+    ("rank", "stay", "copies"), [(0, False, IN + OUT), (1, False, OUT), (0, True, IN), (1, True, [])]
 )
 def test_only_weights_that_are_sent_travel_to_the_device(
     monkeypatch: pytest.MonkeyPatch, rank: int, stay: bool, copies: list[str]
 ) -> None:
-    """The memory of other ranks is written into, or left; what it held before is nobody's."""
+    """The memory of other ranks is written into, or left; what it held before is nobody's.
+
+    The host of the first rank waits for no piece of them.
+    """
     monkeypatch.setattr("torch.distributed.get_rank", lambda _: rank)
+    monkeypatch.setattr("accel_parallel.rank_zero_source.PIECE", 3)
 
     def broadcast(there: DeviceTensor, **_: Any) -> None:
+        assert rank == 1 or there.numbers.tolist() == [1.0] * 4
         there.numbers.fill_(3.0)
 
     monkeypatch.setattr("torch.distributed.broadcast", broadcast)
-    weights = Weights(torch.zeros(4))
+    weights = Weights(torch.ones(4))
     with RecordingDevice().installed() as gpu:
         send_tensors([weights], [cast("Any", object())], torch.device("cuda:0"), stay=stay)
         gpu.finish_copies()
-    assert weights.tolist() == [0.0 if stay else 3.0] * 4
+    assert weights.tolist() == [1.0 if stay else 3.0] * 4
     (there,) = weights.taken if stay else [None]
     assert there is None or (there.device.type, there.numbers.tolist()) == ("cuda", [3.0] * 4)
-    assert [" ".join(call.split()[:2]) for call in gpu.calls if call.startswith("copy")] == copies
+    assert [call for call in gpu.calls if call.startswith("copy")] == copies
+    assert len(gpu.pinned) == (2 if rank == 0 else 0)

@@ -137,6 +137,7 @@ class RecordingDevice:
         with ExitStack() as stack:
             # torch's parser of arguments would look for a driver
             stack.enter_context(patch("torch.cuda._lazy_init", lambda: None))
+            stack.enter_context(patch.object(torch.Tensor, "copy_", _copy))
             stack.enter_context(patch("torch.Stream", self._new_stream))
             stack.enter_context(patch("torch.accelerator.current_stream", lambda device=None: current))
             for name in ("torch.cuda.synchronize", "torch.accelerator.synchronize"):
@@ -266,6 +267,12 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._device.answer(func, args, dict(kwargs or {}))
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """Copies as the method of a tensor does, which would look for a driver."""
+    copied: torch.Tensor = _aten.copy_.default(target, source, non_blocking)
+    return copied
 
 
 def _frame_outside(frame: FrameType, files: tuple[str, ...]) -> FrameType:

@@ -12,6 +12,9 @@ from accel_state import Run
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+#: numbers that pass through pinned memory at once
+PIECE = 1 << 23
+
 
 @final
 class RankZeroSource:
@@ -73,7 +76,7 @@ class RankZeroSource:
                     continue
                 whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
                 if name in self._numbers:
-                    whole.copy_(self._numbers.pop(name))
+                    _fill(whole, self._numbers.pop(name))
                 send_tensors([whole], groups, device)
                 # every rank has the whole: nothing more is sent
                 part = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
@@ -89,12 +92,14 @@ def send_tensors(
 ) -> None:
     """Give all ranks of the groups the values of the first. Tensors on the meta device are left out.
 
+    Only the first rank copies values from the host, to a GPU through pinned memory.
+
     Args:
         tensors: Tensors to change.
         groups: The groups.
         device: Device to send from and to.
         stay: Leave the values on that device, where the tensors are from then on, but for tensors that are not
-            contiguous: their layout stays.
+            contiguous: their layout stays. Tensors that are sharded already are left out.
 
     Collective:
         Every rank must call with like tensors in like order.
@@ -104,16 +109,30 @@ def send_tensors(
     with torch.no_grad():
         for tensor in tensors:
             held = local_part(tensor)
-            if held.is_meta or not groups:
+            if held.is_meta or not groups or (stay and isinstance(tensor, DTensor)):
                 continue
-            near = sends or held.device == device
-            there = held.to(device).contiguous() if near else torch.empty(held.shape, dtype=held.dtype, device=device)
+            near = held.device == device
+            there = held.contiguous() if near else torch.empty(held.shape, dtype=held.dtype, device=device)
+            if sends and not near:
+                _fill(there, held)
             for group in groups:
                 dist.broadcast(there, group=group, group_src=0)
             if stay and held.is_contiguous():
                 tensor.data = there
             elif there is not held:
                 held.copy_(there)
+
+
+def _fill(there: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Copy values from the host to a device, to a GPU through pinned memory."""
+    if not there.is_cuda:
+        there.copy_(tensor)
+        return
+    pieces = (torch.split(one.reshape(-1), PIECE) for one in (tensor, there))
+    for numbers, place in zip(*pieces, strict=True):
+        # torch gives this memory to a later piece as soon as the GPU has read it
+        pinned = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
+        place.copy_(pinned.copy_(numbers), non_blocking=True)
 
 
 def _replace(tensor: torch.Tensor, numbers: torch.Tensor) -> None:

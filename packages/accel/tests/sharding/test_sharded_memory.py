@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 from accel import Accelerator, FullyShardedDataParallelPlugin, ParallelismConfig
 from accel_amp import local_part
@@ -37,16 +38,18 @@ def held_after_a_step(strategy: str, precision: str) -> int:
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
-def sent_at_the_start() -> list[tuple[int, bool]]:
+def sent_at_the_start(divided: bool) -> list[tuple[int, bool]]:
     """Numbers that are on the device at once before they are sharded, and whether they stay there."""
-    accelerator = Accelerator(cpu=True, strategy="fsdp2")
+    layers = ParallelismConfig(tp_size=2, tp_plan={"0.0": "colwise", "0.1": "rowwise"}) if divided else None
+    accelerator = Accelerator(cpu=True, strategy="fsdp2", parallelism_config=layers)
     model = nn.Sequential(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)), nn.BatchNorm1d(2))
     sent = []
 
-    def send(tensors: Iterable[Tensor], *others: Any, stay: bool = False) -> None:
+    def send(tensors: Iterable[Tensor], *places: Any, stay: bool = False, **named: Any) -> None:
         listed = list(tensors)
-        sent.append((sum(one.numel() for one in listed), stay))
-        send_tensors(listed, *others, stay=stay)
+        if numbers := sum(one.numel() for one in listed if not isinstance(one, DTensor)):
+            sent.append((numbers, stay))
+        send_tensors(listed, *places, stay=stay, **named)
 
     with patch("accel_parallel.strategies.fsdp2.send_tensors", send):
         model = accelerator.prepare(model)
@@ -54,14 +57,11 @@ def sent_at_the_start() -> list[tuple[int, bool]]:
     return sent
 
 
-def test_weights_come_to_the_device_block_by_block_and_stay(world: MakePool) -> None:
-    """Of the model only buffers are sent back to the memory that they had."""
-    for sent in world(2).run(sent_at_the_start):
-        buffers, *blocks = sent
-        assert buffers == (5, False)
-        assert len(blocks) > 1
-        assert all(stay for _, stay in blocks)
-        assert sum(numbers for numbers, _ in blocks) == 8 + 6 + 4
+@pytest.mark.parametrize(("divided", "blocks"), [(False, [6, 8, 4]), (True, [8, 6, 4])])
+def test_weights_come_to_the_device_piece_by_piece_and_stay(world: MakePool, divided: bool, blocks: list[int]) -> None:
+    """A block at a time, or a layer that ranks divide: nothing of them is sent back to the memory of the host."""
+    for sent in world(2).run(sent_at_the_start, divided):
+        assert sent == [(numbers, True) for numbers in (5, *blocks)]
 
 
 def test_two_ranks_hold_little_more_than_half_each(world: MakePool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,15 +16,21 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from accel_parallel.rebind import tie_again
 
 
-def parallelize(model: nn.Module, styles: Mapping[str, ParallelStyle], mesh: DeviceMesh) -> None:
+def parallelize(
+    model: nn.Module,
+    styles: Mapping[str, ParallelStyle],
+    mesh: DeviceMesh,
+    send: Callable[[Iterable[torch.Tensor]], None],
+) -> None:
     """Shard layers over the ranks of a mesh, and let their modules exchange in forwards.
 
     Frozen weights stay frozen, and tied weights tied.
 
     Args:
-        model: Model to change, with weights that are equal on all ranks.
+        model: Model to change.
         styles: Style of each layer, by its name.
         mesh: Mesh of one dimension.
+        send: Makes the weights of a layer equal on all ranks, just before it is sharded.
 
     Collective:
         Every rank of the mesh must call, and from then on in each forward and backward.
@@ -32,6 +38,7 @@ def parallelize(model: nn.Module, styles: Mapping[str, ParallelStyle], mesh: Dev
     names = list(model.named_parameters(remove_duplicate=False))
     for path, style in styles.items():
         module = model.get_submodule(path)
+        send(module.parameters())
         parallelize_module(module, mesh, style, src_data_rank=None)
         module.register_forward_hook(_make_plain)
     tie_again(model, names)

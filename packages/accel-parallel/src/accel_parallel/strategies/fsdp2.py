@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import ClassVar, Self, cast, final
 
 import torch
@@ -146,15 +147,14 @@ class Fsdp2(Strategy):
             _make_masters(model)
         layers = whole[str(Axis.TENSOR)]
         everywhere = [*groups, layers.get_group()] if is_divided else groups
-        at_once = [one for one in model.parameters() if is_divided or one in whole_everywhere]
-        at_once = [one for one in at_once if not isinstance(one, DTensor)]
-        send_tensors([*at_once, *model.buffers()], everywhere, run.placed_on)
+        send = partial(send_tensors, groups=everywhere, device=run.placed_on, stay=True)
+        send([*(one for one in model.parameters() if one in whole_everywhere), *model.buffers()])
         if arrival is not None:
             send_tensors(arrival.layers, groups, run.placed_on)
         if is_divided:
             share_generators(layers, run.placed_on)
         if styles:
-            parallelize(model, styles, layers)
+            parallelize(model, styles, layers, send)
         # what was divided just now has other parameters
         whole_everywhere = self._whole(model, half=precision.param_dtype is not None)
         for parameter in whole_everywhere:
@@ -174,11 +174,8 @@ class Fsdp2(Strategy):
         offloads = self.plugin.cpu_offload and run.placed_on.type != "cpu"
         # also if a rank has nobody to share with: optimizers need all parameters to be of one kind
         for module in [*reversed(blocks), model]:
-            if not is_divided:  # a block at a time: the host is not asked again for what the device has
-                new = [
-                    one for one in module.parameters() if not isinstance(one, DTensor) and one not in whole_everywhere
-                ]
-                send_tensors(new, groups, run.placed_on, stay=True)
+            # a block at a time: the host is not asked again for what the device has
+            send(one for one in module.parameters() if one not in whole_everywhere)
             fully_shard(
                 module,
                 mesh=mesh,
