@@ -22,7 +22,7 @@ from accel_deepspeed.plugin import DeepSpeedPlugin
 from accel_deepspeed.prepared_parameters import PreparedParameters
 from accel_deepspeed.prepared_together import PreparedTogether, hidden_size
 from accel_deepspeed.stand_ins import DummyScheduler, EngineSchedule
-from accel_deepspeed.whole_state import WholeOptimizer, show_whole_weights
+from accel_deepspeed.whole_state import WholeOptimizer, parts_of, show_whole_weights
 
 logger = logging.getLogger("accel")
 
@@ -122,9 +122,7 @@ class DeepSpeedSteps(Steps):
         if self._stage > 0:
             self._whole_optimizer = WholeOptimizer(self.core, groups, self)
             show_whole_weights(self.core, dtypes, self)
-            inner = vars(self.core.optimizer)
-            if not (inner.get("swap_optimizer") or inner.get("params_in_nvme_and_cpu")):  # parts that are on a disk
-                self.remember = self._whole_optimizer.remember
+            self.remember = self._whole_optimizer.remember
             model.register_forward_hook(refuse_second_graph)
             hooked: Any = model  # torch has given the call no types
             hooked.register_load_state_dict_post_hook(lambda *_: prepared.note())
@@ -274,7 +272,7 @@ class DeepSpeedSteps(Steps):
                 " DeepSpeed shares gradients there"
             )
         inner = core.optimizer
-        parts = self._whole_optimizer.parts() if self._whole_optimizer is not None and not self._proven else []
+        parts = parts_of(inner) if self._whole_optimizer is not None and not self._proven else []
         versions = [part._version for part in parts]
         if self._factor != 1.0:
             if self._stage == 0:

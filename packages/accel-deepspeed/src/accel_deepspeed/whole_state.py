@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
 import torch
@@ -132,44 +132,33 @@ class WholeOptimizer:
         counts = {name: getattr(self._core, name) for name in _COUNTS}
         return counts | {name: scaler[name] for name in _SCALE if name in scaler}
 
-    def parts(self) -> list[torch.Tensor]:
-        """Return the flat parts of float32 weights that this rank steps."""
-        inner = self._core.optimizer
-        parts: list[torch.Tensor] = (
-            inner.fp32_partitioned_groups_flat if _divides_weights(inner) else inner.single_partition_of_fp32_groups
-        )
-        return parts
-
     def remember(self) -> Callable[[], None]:
         """Return a function that gives the parts of this rank, of weights and of their states, what they have now.
 
         Collective:
             Every rank must call what is returned.
         """
-        state, parameters = self._core.basic_optimizer.state, self._core.module.parameters()
-        frozen = [getattr(one, "ds_tensor", one).detach() for one in parameters if not _has_master(one)]
-        held = [*self.parts(), *frozen]
-        numbers = [one.detach().to("cpu", copy=True) for one in held]
-        entries = [
-            {key: _beside(numbers[0], _copied(value)) for key, value in state.get(part, {}).items()}
-            for part in self.parts()
+        state = self._core.basic_optimizer.state
+        kept = [
+            (_copied(part.detach(), "cpu"), {key: _copied(value, "cpu") for key, value in state.get(part, {}).items()})
+            for part in _held(self._core)
         ]
 
         def put_back() -> None:
-            for tensor, before in zip(held, numbers, strict=True):
-                tensor.data.copy_(before)
-            for part, entry in zip(self.parts(), entries, strict=True):
-                state.pop(part, None)
+            self._begin(None)
+            for part, (numbers, entry) in zip(_held(self._core), kept, strict=True):
+                part.data.copy_(numbers)
                 if entry:
-                    state[part] = {key: _beside(part, value) for key, value in entry.items()}
-                    self._link()
+                    state[part] = {key: _copied(value, part.device) for key, value in entry.items()}
+            if state:
+                self._link()
             _refresh(self._core.optimizer)
 
         return put_back
 
     def _entry(self) -> tuple[torch.Tensor, dict[str, Any]] | None:
         state = self._core.basic_optimizer.state
-        return next(((part, state[part]) for part in self.parts() if state.get(part)), None)
+        return next(((part, state[part]) for part in parts_of(self._core.optimizer) if state.get(part)), None)
 
     def _divided_keys(self) -> list[str]:
         found = self._entry()
@@ -185,17 +174,20 @@ class WholeOptimizer:
 
     def _begin(self, entry: Mapping[str, Any] | None) -> None:
         """Make the state of each part anew, as `entry` has it for a parameter, or remove it."""
-        basic = self._core.basic_optimizer
-        for part in self.parts():
-            basic.state.pop(part, None)
-            if entry is not None:
-                basic.state[part] = {
-                    # a number is shared by all parameters, and all else has the shape of its parameter
-                    key: torch.zeros_like(part) if isinstance(value, torch.Tensor) and value.dim() else _copied(value)
-                    for key, value in entry.items()
-                }
-        if entry is not None:
-            self._link()
+        inner, state = self._core.optimizer, self._core.basic_optimizer.state
+        for part in parts_of(inner):
+            state.pop(part, None)
+        if getattr(inner, "optimizer_swapper", None) is not None:
+            inner.optimizer_swapper.purge_state()
+        if entry is None:
+            return
+        for part in _masters(inner):
+            state[part] = {
+                # a number is shared by all parameters, and all else has the shape of its parameter
+                key: torch.zeros_like(part) if isinstance(value, torch.Tensor) and value.dim() else _copied(value)
+                for key, value in entry.items()
+            }
+        self._link()
 
     def _link(self) -> None:
         """Let each parameter know its part of the state, which DeepSpeed does only once all groups have stepped."""
@@ -205,18 +197,48 @@ class WholeOptimizer:
             inner._lazy_init_hp_params_optimizer_state()
 
 
-def _beside(place: torch.Tensor, value: Any) -> Any:
-    """Return a value on the device of a tensor, if it has more than one number."""
-    return value.to(place.device) if isinstance(value, torch.Tensor) and value.dim() else value
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
+def _copied(value: Any, device: Any = None) -> Any:
+    """Return a copy of a tensor, on the device if it has more than one number, and any other value as it is."""
+    return value.to(device if value.dim() else None, copy=True) if isinstance(value, torch.Tensor) else value
 
 
 def _divides_weights(inner: Any) -> bool:
     """Return True for the optimizer of ZeRO 3."""
     return hasattr(inner, "fp32_partitioned_groups_flat")
+
+
+def parts_of(inner: Any) -> list[torch.Tensor]:
+    """Return the flat parts of float32 weights that this rank steps, which are empty as long as they are on a disk."""
+    parts: list[torch.Tensor] = (
+        inner.fp32_partitioned_groups_flat if _divides_weights(inner) else inner.single_partition_of_fp32_groups
+    )
+    return parts
+
+
+def _masters(inner: Any) -> Iterator[torch.Tensor]:
+    """Yield the parts of float32 weights. Those on a disk are in memory, with their states, until the next is due."""
+    for place, part in enumerate(parts_of(inner)):
+        on_disk = _divides_weights(inner) and inner._swappable_optimizer_subgroup(place)
+        if on_disk:
+            inner._optimizer_states_and_gradient_swap_in(place)
+        yield part
+        if on_disk:
+            inner._optimizer_states_and_gradient_swap_out(place)
+
+
+def _held(core: Any) -> Iterator[torch.Tensor]:
+    """Yield all parts that this rank has of float32 weights, and of frozen parameters, as `_masters` does."""
+    yield from _masters(core.optimizer)
+    for parameter in core.module.parameters():
+        if _has_master(parameter):
+            continue
+        part = getattr(parameter, "ds_tensor", parameter)
+        on_disk = hasattr(part, "status") and part.status.name == "NOT_AVAILABLE"
+        if on_disk:
+            parameter.nvme_swapper.swap_in([parameter], async_op=False)
+        yield part
+        if on_disk:
+            parameter.nvme_swapper.swap_out_and_release([parameter])
 
 
 def _whole(parameter: nn.Parameter, key: str | None = None) -> torch.Tensor:
@@ -278,7 +300,7 @@ def _refresh(inner: Any) -> None:
         inner.update_lp_params()
         return
     inner._partition_all_parameters()
-    for place in range(len(inner.fp32_partitioned_groups_flat)):
+    for place, _ in enumerate(_masters(inner)):
         inner._reassign_or_swap_out_partitioned_parameters(place)
     if inner.persistent_parameters:
         inner.persistent_parameters[0].all_gather(inner.persistent_parameters)
