@@ -67,7 +67,7 @@ def _mistakes(rehearsal: Rehearsal) -> Iterator[tuple[str, str, str]]:
     if "unprepared" in lines and not rehearsal.training:
         what = "the script trains on a loader that was not prepared: all ranks get the same samples"
         yield what, lines["unprepared"], "pass the loader to accelerator.prepare"
-    if not any(rehearsal.gradients_bytes.values()) and not rehearsal.mistakes:
+    if not rehearsal.gradients_bytes and not rehearsal.mistakes:
         yield (
             "no optimizer has made a step with gradients",
             lines.get("prepare", ""),

@@ -197,7 +197,8 @@ class Rehearsal:
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         gradients = [one.grad for group in optimizer.param_groups for one in group["params"]]
         self.allocations.note_all(gradients, GRADIENTS)
-        self.gradients_bytes[id(optimizer)] = bytes_of(gradients)
+        if any(one is not None for one in gradients):
+            self.gradients_bytes[id(optimizer)] = bytes_of(gradients)
         self._stepping = self.stage.during(STEP)
         self._stepping.__enter__()
 
