@@ -20,7 +20,7 @@ def trained(folder: Path, *attempts: tuple[int, str, str]) -> History:
             Step(str(number), 0, at, 10.0 * number + at, [f"sample {at}"], states(at, rate, count))
             for at, (rate, count) in enumerate(zip(rates, counts, strict=True), base)
         ]
-        history.attempts.append(Attempt(str(number), 0, 1, base, True, steps[0].states, steps))
+        history.attempts.append(Attempt(str(number), 0, base, True, steps[0].states, steps))
         history.steps[base:] = steps
     history.ended = history.steps[-1].states
     return history

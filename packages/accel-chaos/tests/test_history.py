@@ -17,10 +17,10 @@ def attempt(
 ) -> None:
     """Writes the log of an attempt, whose step k makes weights k + 1 and takes a second."""
     name = f"000-{number:03}"
-    begun: dict[str, Any] = {"world": world, "base": base, "known": True, "states": states(base)}
+    begun: dict[str, Any] = {"base": base, "known": True, "states": states(base)}
     lines: list[tuple[str, dict[str, Any]]] = [("begin", begun)]
     for step in range(base, base + steps):
-        made = Step("", 0, step, at + step - base, [f"sample {step}"], states(step), str(step + 1))
+        made = Step("", 0, step, at + step - base, [f"sample {step}"], states(step), str(step + 1), world)
         lines.append(("step", asdict(made)))
     lines += [("end", {"states": states(base + steps)})] if ended else []
     path = folder / f"{name}-0.jsonl"
@@ -103,4 +103,12 @@ def test_a_resized_run_tells_after_which_steps(tmp_path: Path) -> None:
     attempt(tmp_path, 1, 5, 3, at=120.0)
     attempt(tmp_path, 2, 8, 1, at=140.0)
     attempt(tmp_path, 3, 9, 1, at=160.0, world=2)
-    assert History(tmp_path).resizes == [7, 9]
+    assert History(tmp_path).resizes == [5, 9]
+
+
+def test_steps_of_another_size_that_were_made_again_were_not_resized(tmp_path: Path) -> None:
+    """The checkpoint of a stop found no room, so others made the steps before it again."""
+    attempt(tmp_path, 0, 0, 7, at=100.0, world=2)
+    attempt(tmp_path, 1, 7, 1, at=120.0)
+    attempt(tmp_path, 2, 6, 3, at=140.0, world=2)
+    assert History(tmp_path).resizes == []

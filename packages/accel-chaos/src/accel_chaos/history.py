@@ -31,6 +31,7 @@ class Step:
         samples: A digest of each sample that models were trained on.
         states: A digest of each state before the step, by the name of the state.
         after: A digest of the weights after the step.
+        world: Number of processes.
 
     Units:
         Seconds of the monotonic clock.
@@ -43,6 +44,7 @@ class Step:
     samples: list[str] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
     after: str = ""
+    world: int = 1
 
 
 @dataclass
@@ -52,7 +54,6 @@ class Attempt:
     Args:
         attempt: Its name, which sorts by time.
         rank: Rank of the process.
-        world: Number of processes.
         base: Number of steps that the job had made.
         known: True if the job ever had the weights at the first step; otherwise `base` counts all steps until then.
         states: A digest of each state at the first step.
@@ -62,7 +63,6 @@ class Attempt:
 
     attempt: str
     rank: int
-    world: int
     base: int
     known: bool
     states: dict[str, str]
@@ -88,7 +88,7 @@ class History:
         attempts: Those of rank 0 that made a step or came to the end, in order.
         steps: The steps of rank 0 that were committed in the end: later attempts replace what they repeat.
         ended: The states at the end of the script, or None if it was not reached.
-        resizes: How many steps the job had made each time that the number of processes changed.
+        resizes: How many of the committed steps were made each time before the number of processes changed.
     """
 
     def __init__(self, folder: Path, ranks: str = "*") -> None:
@@ -110,7 +110,7 @@ class History:
         for attempt in self.attempts:
             self.steps[attempt.base :] = attempt.steps
         self.ended = self.attempts[-1].ended if self.attempts else None
-        self.resizes = [one.made for one, other in pairwise(self.attempts) if one.world != other.world]
+        self.resizes = [step.number for before, step in pairwise(self.steps) if before.world != step.world]
 
     def samples(self) -> Counter[str]:
         """Return how often all ranks trained on each sample, in the committed steps."""

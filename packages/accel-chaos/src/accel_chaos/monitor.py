@@ -144,7 +144,7 @@ class RunMonitor:
             runs = [History(one, ranks="0") for one in (folder, folder.with_name(UNDISTURBED))]
             base = max(run.find(states) for run in runs)
             number = self._step.number = base if base >= 0 else len(runs[0].steps)
-            self._write("begin", world=self._injector.world, base=number, known=base >= 0, states=states)
+            self._write("begin", base=number, known=base >= 0, states=states)
 
     def _before_step(self, *_: Any) -> None:
         self._look()
@@ -153,6 +153,7 @@ class RunMonitor:
     def _after_step(self, optimizer: AcceleratedOptimizer) -> None:
         self._step.time = time.monotonic()
         self._step.after = self._state.weights()
+        self._step.world = self._injector.world
         self._write("step", **asdict(self._step))
         self._step = Step(number=self._step.number + 1)
         self._counts.clear()
