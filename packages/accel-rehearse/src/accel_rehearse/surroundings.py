@@ -19,6 +19,7 @@ from accel_data import ConsumptionLog
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.tensor import Shard
 
 from accel_rehearse.refusal import CannotRehearse
 
@@ -69,10 +70,8 @@ class Pieces:
     __iter__ = None
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        length = self.tensor.size(self.dim)
-        size = -(-length // self.count)
-        begin = min(index * size, length)
-        return self.tensor.narrow(self.dim, begin, min(size, length - begin))
+        size, begin = Shard.local_shard_size_and_offset(self.tensor.size(self.dim), self.count, index)
+        return self.tensor.narrow(self.dim, begin, size)
 
 
 def exchange_in_python(container: Any, *_: object) -> None:
@@ -103,11 +102,8 @@ def writing_nothing(call: Callable[[str], None]) -> list[Any]:
     Args:
         call: Function that takes note of a call that all ranks have to make.
     """
-    begin, load = TrackingSession.__init__, torch.load
+    load = torch.load
     saved: dict[str, Any] = {}
-
-    def untracked(session: TrackingSession, *args: Any, **kwargs: Any) -> None:
-        begin(session, *args, **{**kwargs, "main": False})
 
     def keep(value: Any, file: Any, *_: object, **__: object) -> None:
         saved[str(file)] = value
@@ -128,7 +124,8 @@ def writing_nothing(call: Callable[[str], None]) -> list[Any]:
         patch.multiple(Checkpointer, save=save, load=nothing),
         patch.object(CheckpointFinder, "_numbered", Mock(return_value=[])),
         patch.object(ConsumptionLog, "write", nothing),
-        patch.object(TrackingSession, "__init__", untracked),
+        # no rank is the one that records
+        patch.object(TrackingSession, "_main", property(lambda _: False, lambda *_: None), create=True),
         patch.multiple(torch, save=keep, load=loaded, compile=_uncompiled),
     ]
     if find_spec("safetensors"):  # nothing of accel needs it
