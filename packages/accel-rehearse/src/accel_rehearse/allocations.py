@@ -7,7 +7,6 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -131,10 +130,6 @@ class Allocations:
             total = self.changes[-1].total + more
             self.changes.append(Change(block, more, total, phase, self._stage.module or self._stage.handled))
 
-    def held(self, end: int) -> dict[str, int]:
-        """Return the bytes of each kind after so many changes."""
-        return reduce(_changed, self.changes[:end], dict.fromkeys(KINDS, 0))
-
     def over(self, begin: int, end: int, points: int = POINTS) -> list[dict[str, int]]:
         """Return the bytes of each kind at the highest point of each of equally many changes.
 
@@ -143,7 +138,7 @@ class Allocations:
             end: Number of changes at the end.
             points: Number of values, at most.
         """
-        states = [*accumulate(self.changes[begin:end], _changed, initial=self.held(begin))]
+        states = [*accumulate(self.changes[:end], _changed, initial=dict.fromkeys(KINDS, 0))][begin:]
         each = -(-len(states) // points)
         return [
             max(states[first : first + each], key=lambda state: sum(state.values()))

@@ -44,7 +44,7 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
             "peak_bytes": highest.total,
             "evaluation_peak_bytes": max(evaluated, default=0),
             "peak_at": {"phase": highest.phase, "module": highest.module},
-            "peak_by_kind": allocations.held(peak),
+            "peak_by_kind": allocations.over(peak, peak)[0],
             "largest_modules": dict(allocations.activations(peak, NAME).most_common(8)),
             "memory_over_step": allocations.over(begin[2], end[2]),
             "exchanges": by_name(rehearsal.exchanges.log[begin[0] : end[0]], place.local_world_size),
@@ -65,8 +65,11 @@ def _mistakes(rehearsal: Rehearsal) -> Iterator[tuple[str, str, str]]:
     """Yield what this rank alone shows to be wrong: what, the line, and what would help."""
     lines = rehearsal.lines
     if "unprepared" in lines and not rehearsal.training:
-        what = "the script trains on a loader that was not prepared: all ranks get the same samples"
-        yield what, lines["unprepared"], "pass the loader to accelerator.prepare"
+        yield (
+            "the script trains on a loader that was not prepared: all ranks get the same samples",
+            lines["unprepared"],
+            "pass the loader to accelerator.prepare",
+        )
     if not rehearsal.gradients_bytes and not rehearsal.mistakes:
         yield (
             "no optimizer has made a step with gradients",

@@ -59,7 +59,7 @@ class Stage:
                 self._before = self.phase
                 if self.phase == SCRIPT:
                     self.evaluating = not torch.is_grad_enabled()
-                    self.phase = EVALUATION if self.evaluating else FORWARD
+                    self.phase = FORWARD
             self._modules.append((module, self.names.get(module) or self.module or type(module).__name__))
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
