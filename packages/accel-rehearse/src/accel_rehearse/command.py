@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from json import dumps, loads
 from pathlib import Path
@@ -43,10 +42,6 @@ MEASURED = re.compile(r"([0-9]*\.?[0-9]+)s?(@1)?")
 _RANKS = re.compile(r"[0-9]+(,[0-9]+)*")
 
 
-def _text(pattern: re.Pattern[str]) -> Callable[[str], str | None]:
-    return lambda text: text if pattern.fullmatch(text) else None
-
-
 _RATE = OptionType("RATE", "a number such as 990e12, 80GB or 2GB/s", read_number)
 
 #: for each option: its type, and words for the help
@@ -56,13 +51,13 @@ OWN = [
         ("steps", COUNT, f"Optimizer steps to rehearse. Default: {STEPS}."),
         (
             "ranks",
-            OptionType("RANKS", "ranks such as 0,63", _text(_RANKS)),
+            OptionType("RANKS", "ranks such as 0,63", _RANKS.fullmatch),
             "The ranks to rehearse, each by itself. Default: the first and the last.",
         ),
         ("json", FILE, "Write all that was found into this file."),
         (
             "measured",
-            OptionType("SECONDS@1", "seconds on one device such as 0.41s@1", _text(MEASURED)),
+            OptionType("SECONDS@1", "seconds on one device such as 0.41s@1", MEASURED.fullmatch),
             "How long a step of the same batch takes on one device, such as 0.41s@1.",
         ),
         (
@@ -90,9 +85,9 @@ OWN = [
 def run(
     options: ResolvedOptions,
     steps: int | None,
-    ranks: str | None,
+    ranks: re.Match[str] | None,
     json: str | None,
-    measured: str | None,
+    measured: re.Match[str] | None,
     in_place: bool | None,
     **device: Any,
 ) -> int:
@@ -101,9 +96,9 @@ def run(
     Args:
         options: The script, its arguments and the options of `accel launch`.
         steps: Number of optimizer steps. Default: 3.
-        ranks: Ranks to rehearse, with commas. Default: the first and the last.
+        ranks: Match of ranks to rehearse, with commas. Default: the first and the last.
         json: Path of a file to write.
-        measured: Seconds of a step on one device, as 0.41s@1.
+        measured: Match of seconds of a step on one device, as 0.41s@1.
         in_place: Let the script write as a job would.
         device: Name and rates of a device.
 
@@ -116,7 +111,7 @@ def run(
     settings = options.settings
     size, machines = settings.num_processes or 1, settings.num_machines or 1
     problems = sharding_problems(settings, size)
-    chosen = sorted({int(part) for part in ranks.split(",")} if ranks else {0, size - 1})
+    chosen = sorted({int(part) for part in ranks[0].split(",")} if ranks else {0, size - 1})
     problems += [f"--ranks {rank}: the job has ranks 0 to {size - 1}" for rank in chosen if rank >= size]
     if size % machines:
         problems.append(f"{size} processes on {machines} machines: each needs equally many")
@@ -133,7 +128,7 @@ def run(
         "module": settings.module,
         "in_place": in_place,
     }
-    report = report_of(_rehearse(options, asked), asked, hardware_of(**device), MEASURED.fullmatch(measured or ""))
+    report = report_of(_rehearse(options, asked), asked, hardware_of(**device), measured)
     if json is not None:
         Path(json).write_text(dumps(report, indent=2) + "\n")
     print(table_of(report), flush=True)

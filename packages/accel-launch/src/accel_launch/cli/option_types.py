@@ -8,7 +8,7 @@ import click
 from accel_state.environ import pairs
 from accel_state.save_interval import EXPECTED, SaveInterval
 
-Value = bool | int | str | Mapping[str, str]
+Value = bool | int | str | Mapping[str, str] | re.Match[str]
 
 _WHOLE = re.compile(r"\s*(0|[1-9][0-9]{0,17})\s*", re.ASCII)
 _DEVICE = re.compile(r"[0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+", re.ASCII)
