@@ -21,7 +21,14 @@ def step_seconds(said: dict[str, Any], hardware: Hardware, measured: re.Match[st
         hardware: The device of a rank.
         measured: Match of seconds of a step that were measured on one device.
     """
-    sending = _sending(said, hardware)
+    # in an all_reduce, the bytes of a tensor leave a rank twice
+    sending = sum(
+        each["bytes"]
+        * (1 + (each["name"] == "all_reduce"))
+        * (1 - 1 / each["group_size"])
+        / (hardware.within if each["machines"] == 1 else hardware.between)
+        for each in said["exchanges"]
+    )
     least, most = (said["flops"] / hardware.flops / part for part in (BEST, WORST))
     computed = f"at {BEST:.0%} to {WORST:.0%} of the device's rate"
     if measured is not None:
@@ -35,13 +42,3 @@ def step_seconds(said: dict[str, Any], hardware: Hardware, measured: re.Match[st
         "bound": "exchange" if sending > most else "compute",
         "assumed": f"{computed}, with {sending:.3g} s of exchange, hidden behind it or not",
     }
-
-
-def _sending(said: dict[str, Any], hardware: Hardware) -> float:
-    """Return the seconds in which a rank sends all of a step."""
-    total = 0.0
-    for each in said["exchanges"]:
-        rate = hardware.within if each["machines"] == 1 else hardware.between
-        # in an all_reduce, the bytes of a tensor leave a rank twice
-        total += each["bytes"] * (1 + (each["name"] == "all_reduce")) * (1 - 1 / each["group_size"]) / rate
-    return total

@@ -15,13 +15,8 @@ from accel_rehearse.refusal import line_of
 
 torchs: Any = distributed_c10d  # of which torch has given no types
 NAMESPACES = ("c10d", "_c10d_functional")
-#: the field's names, by what torch's have in common
-_NAMES = {
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "allreduce": "all_reduce",
-    "alltoall": "all_to_all",
-}
+#: the field's names, which torch's have in common, with more underscores or fewer
+_NAMES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
 #: an exchange: its name, the ranks that take part, the bytes of the whole tensor
 Exchange = tuple[str, tuple[int, ...], int]
@@ -43,7 +38,8 @@ class ExchangeLog:
             args: Its arguments.
         """
         operation, group = func._schema.name.partition("::")[2].strip("_"), args[-1]
-        name = next((name for bare, name in _NAMES.items() if bare in operation.replace("_", "")), operation)
+        bare = operation.replace("_", "")
+        name = next((name for name in _NAMES if name.replace("_", "") in bare), operation)
         # of the inputs and the outputs, the larger are whole
         size = max(sum(tensor.nbytes for tensor in tensors_in(one)) for one in args)
         if func.namespace == "c10d":

@@ -8,7 +8,6 @@ from math import inf
 from typing import Any
 
 _NUMBER = re.compile(r"(\d+\.?\d*(e\d+)?)([kmgt]?)b?(/s)?")
-_UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 #: vendors' figures: memory, dense products in bf16, and one direction of the links within and between machines
 KNOWN = {
     "h100": "80GB 990e12 450GB/s 50GB/s",
@@ -43,7 +42,7 @@ class Hardware:
 def read_number(text: str) -> int | None:
     """Return the number of a text such as 80GB, 450GB/s or 990e12, or None if it cannot be read."""
     found = _NUMBER.fullmatch(text.lower())
-    return None if found is None else int(float(found[1]) * _UNITS[found[3]])
+    return None if found is None else int(float(found[1]) * 1000 ** " kmgt".index(found[3] or " "))
 
 
 def size_of(count: float) -> str:

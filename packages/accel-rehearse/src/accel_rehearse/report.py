@@ -6,13 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from math import inf
-from typing import Any
 
 from accel_rehearse.durations import step_seconds
 from accel_rehearse.hardware import Hardware, size_of
-from accel_rehearse.mistakes import USABLE, mistakes_of, place_of
+from accel_rehearse.mistakes import USABLE, Notes, mistakes_of, place_of
 
-Notes = dict[str, Any]
 #: rows of the picture
 ROWS = 10
 
@@ -69,8 +67,8 @@ def _figures(report: Notes) -> Iterator[str]:
     for rank, said in ranks.items():
         yield f"rank {rank}: the peak is in the {place_of(said)}; exchanges of a step:"
         for each in said["exchanges"]:
-            size = size_of(each["bytes"])
-            yield "  {calls} x {name}, {}, ranks: {group_size}, machines: {machines}".format(size, **each)
+            words = "  {calls} x {name}, {}, ranks: {group_size}, machines: {machines}"
+            yield words.format(size_of(each["bytes"]), **each)
     yield from _picture(said["memory_over_step"])
     for name, value in report.items():
         if isinstance(value, int | float):
