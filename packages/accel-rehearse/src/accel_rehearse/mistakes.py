@@ -34,20 +34,19 @@ def _too_large(notes: Sequence[Notes], size: int, hardware: Hardware) -> Iterato
     said, usable = worst["said"], USABLE * hardware.memory
     if said["peak_bytes"] > usable:
         held = said["parameters_bytes"] + said["gradients_bytes"] + said["optimizer_bytes"]
-        # what a rank would hold of the same if all ranks shared it
-        shared = held * worst["whole_bytes"] / max(said["parameters_bytes"], 1) / size
+        # what all ranks together would hold of the same, if they shared it
+        whole = held * worst["whole_bytes"] / max(said["parameters_bytes"], 1)
         ways = {
-            "sharding over all ranks (--use_fsdp)": held - shared,
+            "sharding over all ranks (--use_fsdp)": held - whole / size,
             "recomputation (--fsdp_activation_checkpointing true, or of the model)": worst["recomputed_bytes"],
             "half the batch with twice the accumulation": said["peak_by_kind"]["activations"] / 2,
-            "twice the ranks, as parameters are sharded": held / 2 if held < 1.5 * shared else 0,
         }
         helps = [f"{way} saves about {size_of(saved)}" for way, saved in ways.items() if saved > 0.05 * usable]
         yield (
             f"rank {worst['rank']} takes {size_of(said['peak_bytes'])} in the {place_of(said)}, and its device has"
             f" {size_of(usable)} for tensors",
             worst["lines"].get("prepare", ""),
-            "; ".join(helps) or "devices with more memory",
+            "; ".join(helps) or "devices with more memory, or more ranks if all is sharded",
         )
 
 
@@ -56,6 +55,9 @@ def _unlike(notes: Sequence[Notes]) -> Iterator[Sequence[str]]:
     for other in others:
         for (mine, line), (theirs, there) in zip(first["calls"], other["calls"], strict=False):
             if mine != theirs:
-                what = f"ranks {first['rank']} and {other['rank']} do different things: {mine}, and {theirs} ({there})"
-                yield what, line or there, "exchange outside of conditions on the rank, with equal models and loaders"
+                yield (
+                    f"ranks {first['rank']} and {other['rank']} do different things: {mine}, and {theirs} ({there})",
+                    line or there,
+                    "exchange outside of conditions on the rank, with equal models and loaders",
+                )
                 break
