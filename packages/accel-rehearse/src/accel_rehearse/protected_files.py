@@ -15,7 +15,7 @@ from accel_rehearse.refusal import CannotRehearse
 
 #: what changes a path
 _CHANGES = ("open", "os.remove", "os.rmdir", "shutil.rmtree", "os.rename", "os.mkdir")
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_TRUNC | os.O_CREAT
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 #: hidden folders and others that libraries write, and variables that name some
 _FREE = re.compile(r"/(\.[^/]+|__pycache__|torchinductor_[^/]*)/|^/(dev|proc)/")
 _CACHES = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TORCH_HOME", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
@@ -33,9 +33,9 @@ def protecting(made: Path) -> Callable[[str, tuple[Any, ...]], None]:
 
     def check(event: str, args: tuple[Any, ...]) -> None:
         # a path in a folder that is given by its number is of a tree that `shutil.rmtree` has told before
-        if event not in _CHANGES or isinstance(args[0], int) or (event != "open" and args[-1] not in (-1, None)):
+        if event not in _CHANGES or isinstance(args[0], int):
             return
-        if event == "open" and not args[2] & _WRITING:
+        if not args[2] & _WRITING if event == "open" else args[-1] not in (-1, None):
             return
         for name in args[: 1 + (event == "os.rename")]:
             path = Path(os.path.abspath(os.fsdecode(name)))
@@ -57,11 +57,10 @@ def protecting(made: Path) -> Callable[[str, tuple[Any, ...]], None]:
 
 def remove_made(made: Path) -> None:
     """Remove what a file lists and is still there. A folder in which something else is stays."""
-    for path in sorted(_listed(made), key=lambda path: len(path.parts), reverse=True):
-        with suppress(OSError):
-            path.unlink()
-        with suppress(OSError):
-            path.rmdir()
+    for path in sorted(_listed(made), reverse=True):  # what is in a folder before the folder
+        for remove in (path.unlink, path.rmdir):
+            with suppress(OSError):
+                remove()
 
 
 def _listed(made: Path) -> list[Path]:

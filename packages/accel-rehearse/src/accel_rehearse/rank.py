@@ -29,11 +29,11 @@ def become_rank(topology: Topology, *, on_call: Callable[[str], None]) -> None:
         on_call: What is told of each call that all ranks have to make.
     """
     change({**worker_environ(topology), "MASTER_PORT": "1", STORE_FD: None, FLIGHT_RECORDER: None})
-    rank, size = topology.rank, topology.world_size
+    size = topology.world_size
     if size == 1:
         return
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
-    peers = EqualPeers(rank, size, on_call=on_call)
+    dist.init_process_group("fake", store=FakeStore(), rank=topology.rank, world_size=size)
+    peers = EqualPeers(topology.rank, size, on_call=on_call)
 
     def start(request: RunRequest) -> Run:
         run_context._refuse_mesh(request.mesh, size)

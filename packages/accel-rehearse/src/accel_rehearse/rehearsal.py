@@ -194,7 +194,7 @@ class Rehearsal:
         if record.levelno >= logging.WARNING and record.name.startswith("accel_data"):
             self.mistakes.append((record.getMessage(), line_of(), "do as the warning says"))
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
         gradients = [one.grad for group in optimizer.param_groups for one in group["params"]]
         self.allocations.note_all(gradients, GRADIENTS)
         if any(one is not None for one in gradients):
@@ -202,7 +202,7 @@ class Rehearsal:
         self._stepping = self.stage.during(STEP)
         self._stepping.__enter__()
 
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         self._stepping.__exit__(None, None, None)
         self.allocations.note_all(optimizer.state, OPTIMIZER)
         self._made += 1

@@ -36,15 +36,16 @@ def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
                 what = f"the schedule ends at step {end}, and training has {whole} steps ({epochs} epochs)"
                 remedy = f"make it {whole * moves or epochs} long: a step advances it by {moves or f'1/{steps}'}"
                 rehearsal.mistakes.append((what, rehearsal.lines["schedule"], remedy))
-    return {
-        "samples_per_step": samples or None,
-        "tokens_per_step": of_step or None,
-        "tokens_per_epoch": of_epoch or None,
-        "steps_per_epoch": steps or None,
-        "epochs": epochs or None,
-        "training_steps": whole or None,
-        "schedule_ends_at_step": end or None,
+    found = {
+        "samples_per_step": samples,
+        "tokens_per_step": of_step,
+        "tokens_per_epoch": of_epoch,
+        "steps_per_epoch": steps,
+        "epochs": epochs,
+        "training_steps": whole,
+        "schedule_ends_at_step": end,
     }
+    return {name: number or None for name, number in found.items()}
 
 
 def _steps(epochs: int, batches: int, window: AccumulationState) -> int:
