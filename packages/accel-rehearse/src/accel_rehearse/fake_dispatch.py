@@ -87,9 +87,8 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation, for real or on fakes, and tell of it."""
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # it asks what a tensor is
-            fast = isinstance(args[0], FakeTensor) and func is torch.ops.prim.device.default
-            return args[0].device if fast else func(*args, **kwargs)
+        if func is torch.ops.prim.device.default:  # torch would ask again
+            return local(args[0]).device
         name = func.__name__  # as _foreach_add_.Scalar, which changes its tensors and has no result
         if name.startswith("_foreach_") and "_." in name and isinstance(local(args[0][0]), FakeTensor):
             return None  # DTensor would think long about each tensor
