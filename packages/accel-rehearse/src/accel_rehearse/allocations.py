@@ -50,7 +50,15 @@ class Block:
 
 
 class Change(NamedTuple):
-    """A change of the memory of the device, the bytes that are there then, and where the script is."""
+    """A change of the memory of the device.
+
+    Args:
+        block: What changes its size.
+        more: Bytes by which it grows.
+        total: Bytes that are there then.
+        phase: Phase of the script.
+        module: Module that the script is in, or nothing.
+    """
 
     block: Block
     more: int
