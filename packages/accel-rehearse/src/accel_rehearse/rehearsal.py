@@ -179,8 +179,13 @@ class Rehearsal:
             length = length_or_none(loader.dataset) or 0
             more = -length % (loader.total_batch_size or 1)
             if self.stage.evaluating and more and loader not in self.training:
-                what = f"gather returns repeated samples too: {length + more} for {length} of the data"
-                self.mistakes.append((what, line_of(), "use accelerator.gather_for_metrics"))
+                self.mistakes.append(
+                    (
+                        f"gather returns repeated samples too: {length + more} for {length} of the data",
+                        line_of(),
+                        "use accelerator.gather_for_metrics",
+                    )
+                )
 
     def _iterating(self, loader: DataLoader[Any]) -> None:
         if not isinstance(loader, DataLoaderShard):
@@ -195,9 +200,9 @@ class Rehearsal:
             self.mistakes.append((record.getMessage(), line_of(), "do as the warning says"))
 
     def _before_step(self, optimizer: Optimizer, *_: object) -> None:
-        gradients = [one.grad for group in optimizer.param_groups for one in group["params"]]
+        gradients = [one.grad for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
         self.allocations.note_all(gradients, GRADIENTS)
-        if any(one is not None for one in gradients):
+        if gradients:
             self.gradients_bytes[id(optimizer)] = bytes_of(gradients)
         self._stepping = self.stage.during(STEP)
         self._stepping.__enter__()
