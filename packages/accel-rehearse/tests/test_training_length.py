@@ -20,7 +20,8 @@ class Loader(DataLoader[int]):
 
 def rehearsed(*, length: int, moves: int, every: int = 1, end: str = "flush", batches: int = 65) -> Any:
     """Return a rehearsal of 3 epochs on 2 processes, with a schedule that each step moves."""
-    whole, mine = DataLoader(range(batches)), Loader(range(-(-batches // 2)))  # type: ignore[arg-type, var-annotated]
+    samples: Any = range(batches)
+    whole, mine = DataLoader[int](samples), Loader(samples[::2])
     _ORIGINALS[mine] = whole
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
     return SimpleNamespace(
@@ -80,5 +81,5 @@ def test_a_schedule_of_another_length_is_told(given: dict[str, Any], end: int, r
 
 
 def test_what_is_not_known_is_none() -> None:
-    nothing = SimpleNamespace(training={}, schedules={})
-    assert set(length_of_training(nothing).values()) == {None}  # type: ignore[arg-type]
+    nothing: Any = SimpleNamespace(training={}, schedules={})
+    assert set(length_of_training(nothing).values()) == {None}
