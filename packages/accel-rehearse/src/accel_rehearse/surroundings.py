@@ -15,7 +15,6 @@ from accel import Accelerator
 from accel.checkpoint.checkpointer import Checkpointer
 from accel.checkpoint.find import CheckpointFinder
 from accel.tracking.session import TrackingSession
-from accel_data import ConsumptionLog
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -123,7 +122,7 @@ def writing_nothing(call: Callable[[str], None]) -> list[Any]:
         patch.multiple(Accelerator, save_model=nothing, save=keep),
         patch.multiple(Checkpointer, save=save, load=nothing),
         patch.object(CheckpointFinder, "_numbered", Mock(return_value=[])),
-        patch.object(ConsumptionLog, "write", nothing),
+        patch("accel_data.ConsumptionLog.write", nothing),
         # no rank is the one that records
         patch.object(TrackingSession, "_main", property(lambda _: False, lambda *_: None), create=True),
         patch.multiple(torch, save=keep, load=loaded, compile=_uncompiled),
