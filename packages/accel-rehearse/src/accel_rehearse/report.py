@@ -54,7 +54,7 @@ def table_of(report: Notes) -> str:
     """Return a report in words and columns, with what is wrong first."""
     lines = ["{line}: {what}\n  {remedy}".format(**problem) for problem in report["refusals"] + report["mistakes"]]
     # before a step is made, what a rank takes is not known
-    figures = _figures(report) if all(said["gradients_bytes"] for said in report["ranks"].values()) else ()
+    figures = _figures(report) if any(said["gradients_bytes"] for said in report["ranks"].values()) else ()
     return "\n".join(["accel rehearse", *lines, *figures])
 
 
