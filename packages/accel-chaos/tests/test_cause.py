@@ -1,13 +1,16 @@
 """The first state that differs tells the likely cause."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from accel_chaos.cause import find_cause
 from accel_chaos.history import Attempt, History, Step
 from accel_chaos.state_digest import TrainingState, digest
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from accel_state.devices.cpu import Cpu
+from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR
 
 FAULT = {"attempt": "000", "step": 4, "time": 4.5, "phase": "forward", "noted": False, "steps_repeated": 0}
 
@@ -56,6 +59,21 @@ def test_the_count_of_each_scheduler_is_a_state() -> None:
     found = TrainingState().schedulers
     name = next(name for name, one in found.items() if one is scheduler)
     assert name.startswith("the scheduler CosineAnnealingLR")
+
+
+def test_schedulers_that_are_chained_are_told_by_those_in_them() -> None:
+    """As torch gives a chain no count of its own."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    chain = ChainedScheduler([CosineAnnealingLR(optimizer, 9)])
+    state = TrainingState()
+    accelerator: Any = SimpleNamespace(run=SimpleNamespace(device=Cpu()), scaler=None)
+    state.accelerator = accelerator
+    before = state.states()
+    optimizer.step()
+    chain.step()
+    after = state.states()
+    (changed,) = [state.schedulers[name] for name in before if before[name] != after[name]]
+    assert changed is chain._schedulers[0]
 
 
 def test_a_tensor_that_is_copied_for_its_digest_lives_until_then() -> None:

@@ -95,7 +95,8 @@ class TrainingState:
             DRAWN: capture(self.accelerator.run.device),
             SCALE: self.accelerator.scaler and self.accelerator.scaler.state_dict(),
             **{name: module.state_dict() for name, module in self.others.items()},
-            **{name: scheduler.last_epoch for name, scheduler in self.schedulers.items()},
+            # those that are chained have no count of their own
+            **{name: getattr(scheduler, "last_epoch", None) for name, scheduler in self.schedulers.items()},
         }
         return {WEIGHTS: self.weights(), **{name: digest(value) for name, value in state.items()}}
 
