@@ -168,6 +168,29 @@ def test_a_right_program_passes_and_is_run_to_its_end(rehearse: Rehearse) -> Non
     assert found.report["schedule_ends_at_step"] == 96
 
 
+#: a warm-up and what follows, in schedules that torch begins in other ways than single ones
+SEQUENCE = """torch.optim.lr_scheduler.SequentialLR(
+        optimizer,
+        schedulers=[
+            torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=20),
+            torch.optim.lr_scheduler.ChainedScheduler(
+                [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps - 20)]
+            ),
+        ],
+        milestones=[20],
+    )"""
+
+
+def test_schedules_one_after_the_other_are_one_schedule(tmp_path: Path, rehearse: Rehearse) -> None:
+    script = tmp_path / "sequence.py"
+    single = "torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))"
+    assert single in PROGRAM
+    script.write_text(PROGRAM.replace(single, SEQUENCE))
+    found = rehearse(script, "-n", "2", "--ranks", "0")
+    assert found.code == 0, found.words
+    assert found.report["schedule_ends_at_step"] == found.report["training_steps"] == 96
+
+
 #: what cannot be rehearsed: lines after the loss, of which the last is named
 REFUSED = {
     "a number": ["if loss.item() > 5:\n                break"],

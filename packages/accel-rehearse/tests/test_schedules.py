@@ -40,6 +40,11 @@ CASES: dict[str, tuple[Callable[[Optimizer], Any], int | None]] = {
         ),
         25,
     ),
+    "one alone in a sequence": (
+        lambda optimizer: torchs.SequentialLR(optimizer, [torchs.CosineAnnealingLR(optimizer, 20)], []),
+        20,
+    ),
+    "at once": (lambda optimizer: torchs.ChainedScheduler([torchs.CosineAnnealingLR(optimizer, 20)]), 20),
 }
 
 

@@ -8,7 +8,7 @@ import torch
 from accel.preparation import _ORIGINALS
 from accel_rehearse.training_length import length_of_training
 from accel_state import AccumulationState
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, LinearLR, SequentialLR
 from torch.utils.data import DataLoader
 
 LINE = "train.py:7"
@@ -78,6 +78,18 @@ def test_a_schedule_of_another_length_is_told(given: dict[str, Any], end: int, r
     assert what.startswith(f"the schedule ends at step {end}, and training has ")
     assert line == LINE
     assert remedy.startswith(f"make it {right} long")
+
+
+def test_parts_of_a_schedule_are_not_compared() -> None:
+    """Those of a sequence stand still before they begin."""
+    rehearsal = rehearsed(length=99, moves=1)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    begin, go_on = LinearLR(optimizer, total_iters=9), CosineAnnealingLR(optimizer, 90)
+    chain = ChainedScheduler([go_on])
+    places = {begin: [0, 1, 2], go_on: [-1] * 3, chain: [-1] * 3}
+    rehearsal.schedules = {**places, SequentialLR(optimizer, [begin, chain], [9]): [0, 1, 2]}
+    assert length_of_training(rehearsal)["schedule_ends_at_step"] == 99
+    assert not rehearsal.mistakes
 
 
 def test_what_is_not_known_is_none() -> None:

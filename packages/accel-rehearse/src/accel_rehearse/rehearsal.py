@@ -18,7 +18,7 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.modules import module as modules
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, SequentialLR
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -78,7 +78,7 @@ class Rehearsal:
         self.models: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
         #: torch's schedulers, with their places after each round of steps
-        self.schedules: dict[LRScheduler, list[int]] = {}
+        self.schedules: dict[Any, list[int]] = {}
         self._made = 0
         #: bytes of gradients before the newest steps
         self.gradients_bytes: dict[int, int] = {}
@@ -141,7 +141,8 @@ class Rehearsal:
             patch("torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty", Pieces),
             within(Accelerator, "gather", self._gathering),
             within(DataLoader, "__iter__", self._iterating),
-            within(LRScheduler, "__init__", self._scheduling),
+            # those that have others in them do not begin as these do
+            *(within(kind, "__init__", self._scheduling) for kind in (LRScheduler, SequentialLR, ChainedScheduler)),
             within(logging.Logger, "callHandlers", self._logging),
             # DTensor asks for shapes by fakes of its own
             within(ShardingPropagator, "_propagate_tensor_meta_non_cached", lambda *_: _disable_current_modes()),
@@ -214,6 +215,8 @@ class Rehearsal:
         if self.ends_at is None and self._made % (len(self.optimizers) or 1) == 0:
             self.marks.append((len(self.exchanges.log), self.mode.flops, len(self.allocations.changes)))
             for scheduler, places in self.schedules.items():
+                while not hasattr(scheduler, "last_epoch"):  # torch's ChainedScheduler moves all in it
+                    scheduler = scheduler._schedulers[0]
                 places.append(scheduler.last_epoch)
             if len(self.marks) > self._steps:
                 self.ends_at = time.monotonic() + FURTHER_S

@@ -35,7 +35,7 @@ def length_of(scheduler: Any) -> int | None:
     known = vars(scheduler)
     if "_schedulers" in known:
         last = length_of(known["_schedulers"][-1])
-        return last and last + max(known.get("_milestones", [0]))
+        return last and last + max(known.get("_milestones") or [0])
     for rate in known.get("lr_lambdas", [])[:1]:
         return _named(rate.keywords if isinstance(rate, partial) else {}) or _length_of_function(rate)
     # one that rises to the full rate, or only holds it back, begins a training

@@ -25,9 +25,10 @@ def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
         of_step, of_epoch = tokens * samples, tokens * (length_or_none(loader.dataset) or 0)
         steps, whole = _steps(1, batches, window), _steps(epochs, batches, window)
         alone = _steps(epochs, length_or_none(_ORIGINALS.get(loader, loader)) or 0, window)
+    parts = [part for scheduler in rehearsal.schedules for part in getattr(scheduler, "_schedulers", ())]
     for scheduler, places in rehearsal.schedules.items():
         length, moves = length_of(scheduler), min((after - before for before, after in pairwise(places)), default=0)
-        if length and places[1:]:
+        if length and places[1:] and scheduler not in parts:
             # a schedule that stands still in a step advances once in an epoch
             end = -(-length // moves) if moves else length * steps
             # made for one process, it ends with the training of all, whose steps are rounded up
