@@ -1,5 +1,8 @@
 """The steps of a training, and whether its schedule ends with them."""
 
+import runpy
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +10,7 @@ import pytest
 import torch
 from accel.preparation import _ORIGINALS
 from accel_rehearse.training_length import length_of_training
+from accel_rehearse.training_loop import epochs_of
 from accel_state import AccumulationState
 from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, LinearLR, SequentialLR
 from torch.utils.data import DataLoader
@@ -90,6 +94,28 @@ def test_parts_of_a_schedule_are_not_compared() -> None:
     rehearsal.schedules = {**places, SequentialLR(optimizer, [begin, chain], [9]): [0, 1, 2]}
     assert length_of_training(rehearsal)["schedule_ends_at_step"] == 99
     assert not rehearsal.mistakes
+
+
+@pytest.mark.parametrize(
+    ("loops", "epochs"),
+    [
+        (["range(3)"], 3),
+        (["range(1, 1 + count)"], 7),
+        (["range((count + 1) // 2)"], 4),
+        (["enumerate(range(count - (1 + 1)))"], 5),
+        (["[1, 2]", "range(3)"], 3),
+        (["range(5)", "range((count + 1) // 2)"], 0),  # folds and epochs, or epochs and parts of them
+        (["range(5)", "range(int(count))"], 0),
+        (["range(len('abc'))"], 0),  # to call is to change something
+        (["[1, 2]"], 0),
+    ],
+)
+def test_the_epochs_are_those_of_the_only_range_around(loops: list[str], epochs: int, tmp_path: Path) -> None:
+    lines = [f"{' ' * depth}for _ in {loop}:\n" for depth, loop in enumerate(loops)]
+    script = tmp_path / "train.py"
+    script.write_text(f"{''.join(lines)}{' ' * len(lines)}found = look()\n")
+    names = {"count": 7, "look": lambda: epochs_of(sys._getframe(1))}
+    assert runpy.run_path(str(script), names)["found"] == epochs
 
 
 def test_what_is_not_known_is_none() -> None:

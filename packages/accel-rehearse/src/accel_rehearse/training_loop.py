@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import ast
 import linecache
-import re
 from functools import cache
 from types import FrameType
-
-#: a range in which nothing is called, so that to compute it changes nothing
-_RANGE = re.compile(r"(?<![\w.])range\([^()]*\)")
 
 
 def epochs_of(frame: FrameType | None) -> int:
     """Return the number of epochs of the loop around a frame's line, or 0 if it is not plain to see.
 
+    It is plain if one loop is over a `range`, in which nothing is called, so that to compute it changes nothing.
+
     Args:
         frame: Frame in which a pass over a loader begins.
     """
     while frame is not None:
-        loops = [
-            ast.unparse(loop.iter)
+        calls = [
+            ast.unparse(call)
             for loop in ast.walk(tree_of(frame.f_code.co_filename))
             if isinstance(loop, ast.For) and loop.lineno < frame.f_lineno <= (loop.end_lineno or 0)
+            for found in ast.walk(loop.iter)
+            if ast.unparse(found).startswith("range(")
+            for call in ast.walk(found)
+            if isinstance(call, ast.Call)
         ]
-        for found in _RANGE.findall(" ".join(reversed(loops))):
-            return len(eval(found, frame.f_globals, frame.f_locals))
+        if calls:
+            return 0 if calls[1:] else len(eval(calls[0], frame.f_globals, frame.f_locals))
         frame = frame.f_back
     return 0
 
