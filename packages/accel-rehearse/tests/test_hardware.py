@@ -8,7 +8,19 @@ from accel_rehearse.hardware import hardware_of, read_number, read_rates
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("80GB", 80 * 10**9), ("450GB/s", 450 * 10**9), ("990e12", 990 * 10**12), ("512", 512), ("much", None)],
+    [
+        ("80GB", 80 * 10**9),
+        ("80 GB", 80 * 10**9),
+        (".5GB", 5 * 10**8),
+        ("1.5 kB", 1500),
+        ("450GB/s", 450 * 10**9),
+        ("990e12", 990 * 10**12),
+        ("9.9e+14", 990 * 10**12),
+        ("512", 512),
+        ("much", None),
+        (".", None),
+        ("8080 G G", None),
+    ],
 )
 def test_numbers_with_units_are_read(text: str, number: int | None) -> None:
     assert read_number(text) == number

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-_NUMBER = re.compile(r"(\d+\.?\d*(e\d+)?)([kmgt]?)b?(/s)?")
+_NUMBER = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([kmgt]?)b?(?:/s)?")
 #: vendors' figures: memory, dense products in bf16, and one direction of the links within and between machines
 KNOWN = {
     "h100": "80GB 990e12 450GB/s 50GB/s",
@@ -42,7 +42,7 @@ class Hardware:
 def read_number(text: str) -> int | None:
     """Return the number of a text such as 80GB, 450GB/s or 990e12, or None if it cannot be read."""
     found = _NUMBER.fullmatch(text.lower())
-    return None if found is None else int(float(found[1]) * 1000 ** " kmgt".index(found[3] or " "))
+    return None if found is None else int(float(found[1]) * 1000 ** " kmgt".index(found[2] or " "))
 
 
 def size_of(count: float) -> str:
