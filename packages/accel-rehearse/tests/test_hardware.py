@@ -1,7 +1,8 @@
 """Devices by name, and by numbers."""
 
 import pytest
-from accel_rehearse.command import MEASURED
+from accel_launch.cli.options import OPTIONS
+from accel_rehearse.command import COMMAND, MEASURED
 from accel_rehearse.durations import step_seconds
 from accel_rehearse.hardware import hardware_of, read_number, read_rates
 
@@ -24,6 +25,12 @@ from accel_rehearse.hardware import hardware_of, read_number, read_rates
 )
 def test_numbers_with_units_are_read(text: str, number: int | None) -> None:
     assert read_number(text) == number
+
+
+@pytest.mark.parametrize("option", ["--submit", "--submit_options", "--submit_file", "--kind"])
+def test_no_job_of_a_scheduler_is_submitted(option: str) -> None:
+    assert option in {flag for one in OPTIONS for flag in one.opts}
+    assert option not in {flag for one in COMMAND.params for flag in one.opts}
 
 
 def test_numbers_replace_those_of_a_known_device() -> None:

@@ -163,7 +163,12 @@ COMMAND = LaunchCommand(
     "rehearse",
     run,
     own=OWN,
-    options=[option for option in OPTIONS if option.name != "no_python"],
+    options=[
+        option
+        for option in OPTIONS
+        # for what is not run here, or is not started
+        if option.name not in ("no_python", "submit", "submit_options", "kind", "submit_file")
+    ],
     words="SCRIPT [arguments of the script]",
     help=HELP,
     epilog=EPILOG,
