@@ -3,11 +3,15 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from accel_launch.cli.launch_command import resolve_options
+from accel_rehearse import command
 from accel_rehearse.hardware import Hardware
 from accel_rehearse.mistakes import mistakes_of
+from accel_state.errors import CannotRun
 
 pytestmark = pytest.mark.timeout(300)
 Rehearse = Callable[..., Any]
@@ -189,6 +193,15 @@ def test_schedules_one_after_the_other_are_one_schedule(tmp_path: Path, rehearse
     found = rehearse(script, "-n", "2", "--ranks", "0")
     assert found.code == 0, found.words
     assert found.report["schedule_ends_at_step"] == found.report["training_steps"] == 96
+
+
+def test_a_rank_that_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As one whose script calls `os._exit(0)`."""
+    job = SimpleNamespace(run=lambda *_: (0, "the last words"))
+    monkeypatch.setattr(command, "read_script_job", lambda *_: job)
+    with pytest.raises(CannotRun, match="ended before it could say what it found"):
+        command._rehearse(resolve_options(["train.py"], {}), {"ranks": [0]})
+    assert "the last words" in capsys.readouterr().err
 
 
 #: what cannot be rehearsed: lines after the loss, of which the last is named

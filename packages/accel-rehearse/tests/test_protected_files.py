@@ -2,13 +2,15 @@
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+from accel.checkpoint.checkpointer import Checkpointer
 from accel_rehearse.protected_files import protecting, remove_made
 from accel_rehearse.refusal import CannotRehearse
 from accel_rehearse.surroundings import writing_nothing
@@ -68,11 +70,25 @@ def test_a_script_that_removes_what_was_there_is_refused(tmp_path: Path, rehears
 def test_a_rehearsal_needs_no_library_that_accel_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("safetensors", "safetensors.torch"):
         monkeypatch.setitem(sys.modules, name, None)
+    with _writing_nothing():
+        torch.save(nn.Linear(1, 1), tmp_path / "weights")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_script_that_is_asked_to_stop_ends_well() -> None:
+    """In a job it ends with exit code 75, which is no mistake."""
+    checkpointer: Any = Checkpointer
+    with _writing_nothing(), pytest.raises(SystemExit) as ended:
+        checkpointer.save_and_stop(Mock())
+    assert ended.value.code == 0
+
+
+@contextmanager
+def _writing_nothing() -> Iterator[None]:
     with ExitStack() as stack:
         for patch in writing_nothing(lambda call: None):
             stack.enter_context(patch)
-        torch.save(nn.Linear(1, 1), tmp_path / "weights")
-    assert not list(tmp_path.iterdir())
+        yield
 
 
 def test_a_folder_in_which_something_else_is_stays(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from json import dumps, loads
 from pathlib import Path
@@ -150,13 +151,13 @@ def _rehearse(options: ResolvedOptions, asked: dict[str, Any]) -> list[dict[str,
         made.touch()
         try:
             arguments = [dumps(asked | {"folder": folder}), options.script or "", *options.arguments]
-            code, words = job.run(RUNNER, arguments)
+            _, words = job.run(RUNNER, arguments)
         finally:
             remove_made(made)
-        if code:
-            print(words, file=sys.stderr, flush=True)
-            raise CannotRun("accel rehearse", ["the process of a rank has ended before it could say what it found"])
-        return [loads(Path(folder, f"rank-{rank}.json").read_text()) for rank in ranks]
+        with suppress(FileNotFoundError):
+            return [loads(Path(folder, f"rank-{rank}.json").read_text()) for rank in ranks]
+    print(words, file=sys.stderr, flush=True)
+    raise CannotRun("accel rehearse", ["the process of a rank has ended before it could say what it found"])
 
 
 COMMAND = LaunchCommand(
