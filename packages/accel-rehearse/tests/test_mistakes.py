@@ -11,6 +11,8 @@ from accel_launch.cli.launch_command import resolve_options
 from accel_rehearse import command
 from accel_rehearse.hardware import Hardware
 from accel_rehearse.mistakes import mistakes_of
+from accel_rehearse.rehearsal import Rehearsal
+from accel_rehearse.runner import _note_error
 from accel_state.errors import CannotRun
 
 pytestmark = pytest.mark.timeout(300)
@@ -202,6 +204,19 @@ def test_a_rank_that_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch, capsy
     with pytest.raises(CannotRun, match="ended before it could say what it found"):
         command._rehearse(resolve_options(["train.py"], {}), {"ranks": [0]})
     assert "the last words" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["weights", Path("weights")])
+def test_only_what_save_pretrained_has_not_written_is_refused(path: str | Path) -> None:
+    rehearsal = Rehearsal(3, cpu=True)
+    rehearsal.unwritten(path, safe_serialization=True)
+    for name in ("weights/model.safetensors", "data.csv"):
+        try:
+            raise FileNotFoundError(2, "No such file or directory", name)
+        except OSError as error:
+            _note_error(error, rehearsal)
+    assert ["weights/" in what for what, _, _ in rehearsal.refusals] == [True]
+    assert ["data.csv" in what for what, _, _ in rehearsal.mistakes] == [True]
 
 
 #: what cannot be rehearsed: lines after the loss, of which the last is named

@@ -60,7 +60,8 @@ def _note_error(error: BaseException, rehearsal: Rehearsal) -> None:
     traceback.print_exception(error)
     what = f"{type(error).__name__}: {error}"
     of_fakes = _OF_FAKES.search(f"{type(error)} {what} {error.__cause__!r}")
-    if of_fakes or isinstance(error, CannotRehearse) or (isinstance(error, OSError) and rehearsal.unwritten.called):
+    unwritten = any(str(path) in what for call in rehearsal.unwritten.call_args_list for path in call.args[:1])
+    if of_fakes or isinstance(error, CannotRehearse) or unwritten:
         problems, remedy = (
             rehearsal.refusals,
             "leave this out of a rehearsal, which knows no numbers and writes no weights",
