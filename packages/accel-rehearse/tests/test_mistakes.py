@@ -7,13 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from accel_launch.cli.launch_command import resolve_options
 from accel_rehearse import command
 from accel_rehearse.hardware import Hardware
 from accel_rehearse.mistakes import mistakes_of
+from accel_rehearse.notes import _mistakes
 from accel_rehearse.rehearsal import Rehearsal
 from accel_rehearse.runner import _note_error
 from accel_state.errors import CannotRun
+from torch import nn
 
 pytestmark = pytest.mark.timeout(300)
 Rehearse = Callable[..., Any]
@@ -217,6 +220,18 @@ def test_only_what_save_pretrained_has_not_written_is_refused(path: str | Path) 
             _note_error(error, rehearsal)
     assert ["weights/" in what for what, _, _ in rehearsal.refusals] == [True]
     assert ["data.csv" in what for what, _, _ in rehearsal.mistakes] == [True]
+
+
+def test_a_rank_that_holds_no_rows_steps_with_gradients() -> None:
+    """As the last of 64 ranks, of layers of 130 rows."""
+    rehearsal = Rehearsal(3, cpu=True)
+    weight = nn.Parameter(torch.empty(0, 16))
+    optimizer = torch.optim.SGD([weight])
+    rehearsal._before_step(optimizer, (), {})
+    assert [what for what, _, _ in _mistakes(rehearsal)] == ["no optimizer has made a step with gradients"]
+    weight.grad = torch.empty(0, 16)
+    rehearsal._before_step(optimizer, (), {})
+    assert not [*_mistakes(rehearsal)]
 
 
 #: what cannot be rehearsed: lines after the loss, of which the last is named
