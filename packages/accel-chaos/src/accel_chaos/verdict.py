@@ -42,7 +42,6 @@ def judge(undisturbed: ScriptRun, like: ScriptRun, disturbed: ScriptRun) -> dict
         or (every.total() - wanted.total()) * len(expected.steps) > wanted.total() * len(expected.starts)
     ):
         wanted = every
-    lost, repeated = (wanted - had).total(), (had - wanted).total()
     off = None
     if history.ended and expected.ended:
         off, rounding = _difference(like.folder / FINAL, disturbed.folder / FINAL)
@@ -57,8 +56,7 @@ def judge(undisturbed: ScriptRun, like: ScriptRun, disturbed: ScriptRun) -> dict
             disturbed.raised,
             well=off is not None
             and off <= (0 if exact else ROUNDINGS * rounding)
-            and not lost
-            and not repeated
+            and had == wanted
             and disturbed.codes[-1] == 0,
             exact=exact,
         )
@@ -66,8 +64,8 @@ def judge(undisturbed: ScriptRun, like: ScriptRun, disturbed: ScriptRun) -> dict
         "recovered": not cause,
         "faults": [{name: fault[name] for name in TOLD} for fault in disturbed.raised],
         "faults_not_raised": len(disturbed.planned) - len(disturbed.raised),
-        "samples_lost": lost,
-        "samples_repeated": repeated,
+        "samples_lost": (wanted - had).total(),
+        "samples_repeated": (had - wanted).total(),
         "samples_left_out": (every - wanted).total(),
         "weights_equal": off == 0,
         "weights_difference": off,
