@@ -14,7 +14,7 @@ from accel.checkpoint import machine_files
 from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.machine_memories import MachineMemories, merged
 from accel.utils import ProjectConfiguration
-from accel_checkpoint import Manifest, StagedCheckpoint, read_manifest, verify
+from accel_checkpoint import CheckpointError, Manifest, StagedCheckpoint, read_manifest, verify
 from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.retention import list_checkpoints
 from accel_comm.transports import binomial_tree, point_to_point
@@ -177,6 +177,68 @@ def test_a_machine_gets_the_files_that_it_lacks_and_keeps_all_else(
     assert routes[-1] == (0, 2, "manifest.json")
 
 
+def with_another_machine(memories: MachineMemories, monkeypatch: pytest.MonkeyPatch, **says: Any) -> list[str]:
+    """Let another machine say something in each round, and return the rounds."""
+    rounds = list[str]()
+
+    def exchange(what: str, own: Any) -> list[Any]:
+        rounds.append(what.removeprefix("resume: "))
+        return [own, says.get(rounds[-1])]
+
+    monkeypatch.setattr(memories._consensus, "exchange", exchange)
+    return rounds
+
+
+@pytest.mark.parametrize(("written", "needy"), [("2025", 1), ("2027", 0)])
+def test_of_two_with_one_number_the_newer_counts(
+    written: str, needy: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is written into the older."""
+    folder, asked, there = tmp_path / "checkpoint_0", list[Any](), list[bool]()
+    memories = machine_with(folder, ["state"], [])
+    with_another_machine(
+        memories, monkeypatch, memory=[[[written, 5, 0, "another", []]], []], files={"state": 5, "manifest.json": 9}
+    )
+
+    def exchange(rank: int, routes: list[Any], *_: Any) -> None:
+        asked.extend(routes)
+        there.append(folder.exists())
+
+    monkeypatch.setattr("accel.checkpoint.machine_memories.exchange_files", exchange)
+    for path in memories.merged_with([]):
+        memories.complete(path)
+    assert set(asked) == {(1 - needy, needy, name) for name in ("state", "manifest.json")}
+    assert set(there) == {needy == 1}
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_bring_that_fails_leaves_what_was_there(
+    is_new: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is room for an older one then, and no folder that is no checkpoint."""
+    folder = tmp_path / "checkpoint_0"
+    memories = machine_with(folder, ["rank0", "rank1"], ["rank1"])
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    if is_new:
+        shutil.rmtree(folder)
+    memories._machines, memories._lacks = [0, 1], {folder: {1: []} if is_new else {0: ["rank1"], 1: ["rank0"]}}
+    rounds = with_another_machine(memories, monkeypatch, files={"rank0": 5, "rank1": 5, "manifest.json": 9})
+
+    def fail(rank: int, routes: list[Any], at: Path, sizes: Any) -> None:
+        rounds.append("bring")
+        at.mkdir(exist_ok=True)
+        for name in [name for _, target, name in routes if target == rank]:
+            (at / name).write_bytes(b"ha")
+        raise CheckpointError("No space left on device")
+
+    monkeypatch.setattr("accel.checkpoint.machine_memories.exchange_files", fail)
+    memories.complete(folder)
+    assert "No space left on device" in caplog.text
+    left = {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else None
+    assert left == (None if is_new else before)
+    assert rounds == ["files", "bring", "brought"]  # no rank of this machine reads it before
+
+
 def test_one_of_which_a_file_is_lost_on_all_machines_does_not_count(tmp_path: Path) -> None:
     memories = machine_with(tmp_path / "checkpoint_0", ["rank0", "rank1"], ["rank0"])
     assert memories.merged_with([]) == []
@@ -208,7 +270,7 @@ def train_without_room(folder: str) -> None:
 def test_a_machine_without_room_is_told_on_all(world: MakePool, tmp_path: Path) -> None:
     pool = world(2)
     pool.run(train, str(tmp_path), None)
-    with pytest.raises(RankFailure, match=r"rank 1: .*manifest.json is missing") as caught:
+    with pytest.raises(RankFailure, match=r"rank 1: .*checkpoint_0 is not a folder") as caught:
         world(2).run(train_without_room, str(tmp_path))
     assert len(caught.value.errors) == 2
 
@@ -232,7 +294,7 @@ def test_an_older_one_is_loaded_if_the_newest_cannot_be_brought(world: MakePool,
     world(2).run(train, str(tmp_path), None)
     found = world(2).run(resume_without_room_for_one, str(tmp_path))
     assert [path is not None and path.name for path, _, _ in found] == ["checkpoint_0"] * 2
-    assert "checkpoint_0" in found[1][1]
+    assert [there for _, there, _ in found] == [("checkpoint_0", "checkpoint_1"), ("checkpoint_0",)]
 
 
 def exchange_with_a_file_that_is_gone(folder: str) -> list[tuple[bytes, bytes]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from accel_checkpoint import CheckpointError, FileDigest, read_manifest
-from accel_checkpoint.filesystem import file_sizes
+from accel_checkpoint.filesystem import Filesystem, file_sizes
 from accel_checkpoint.manifest import MANIFEST
 from accel_checkpoint.retention import checkpoint_path, list_checkpoints
 from accel_state import ProcessControl
@@ -54,14 +54,15 @@ class MachineMemories:
             for *about, lacks in told[rank][0]:
                 found.setdefault(tuple(about), {})[rank] = lacks
         whole = sorted(about for about, lacks in found.items() if not set.intersection(*map(set, lacks.values())))
-        memory = [(about, checkpoint_path(self._folder, about[2])) for about in reversed(whole)]
-        self._lacks = {path: found[about] for about, path in memory}
-        return merged(list(zip(told[0][1], disk, strict=True)), memory)
+        memory = [(about, checkpoint_path(self._folder, about[2])) for about in whole]
+        self._lacks = {path: found[about] for about, path in memory}  # of two that have one number the newer counts
+        return merged(list(zip(told[0][1], disk, strict=True)), memory[::-1])
 
     def complete(self, folder: Path) -> None:
         """Let machines that lack something of a checkpoint get it, from those that have it in memory.
 
-        A machine that cannot get it, as when it has no room, says so, and lacks it.
+        A machine that cannot get it, as when it has no room, says so, and has what it had before. Another checkpoint of
+        the same number goes.
 
         Args:
             folder: A checkpoint, which need not be in memory.
@@ -84,10 +85,20 @@ class MachineMemories:
             for target in needy
             for name in lacks.get(target, sizes)
         ]
+
+        def clear() -> None:
+            # the whole folder, if it is of another checkpoint or of none
+            for name in lacks.get(rank, [""]) if rank in needy else ():
+                with suppress(OSError):
+                    Filesystem().remove(folder / name)
+
+        clear()
         try:
             exchange_files(rank, routes, folder, sizes)
         except CheckpointError as error:
+            clear()
             logger.warning("the checkpoint %s lacks files that other machines have: %s", folder, error)
+        self._consensus.exchange("resume: brought", None)  # the other ranks of a machine read what its first one gets
 
 
 def merged(disk: list[tuple[Sequence[Any], Path]], memory: list[tuple[Sequence[Any], Path]]) -> list[Path]:
