@@ -67,10 +67,12 @@ class MemoryCheckpoints:
         self._processes, self._consensus, self._registry = processes, consensus, registry
         self._clock = MemoryClock(interval)
         topology, place = processes.run.topology, project.checkpoints.absolute()
-        place.parent.mkdir(parents=True, exist_ok=True)
         # a script may train for several projects; the launcher knows each by its path, inode and device
-        name = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
-        folder /= "{}-{}-{}".format(name, *os.stat(place.parent)[1:3])
+        names = [hashlib.sha256(os.fsencode(place)).hexdigest()[:16]]
+        with suppress(OSError):  # `resume` says what is wrong with it
+            place.parent.mkdir(parents=True, exist_ok=True)
+            names += map(str, os.stat(place.parent)[1:3])
+        folder /= "-".join(names)
         self._project = ProjectConfiguration(
             folder,
             automatic_checkpoint_naming=True,
@@ -142,8 +144,10 @@ class MemoryCheckpoints:
         folder, manifest = loaded or (Path(), None)
         if manifest is not None and self._processes.is_main_process:
             where, (written, steps) = "in memory" if folder.parent == self.folder else "on the disk", manifest.moment
-            age_s = time.time() - datetime.fromisoformat(written).timestamp()
-            logger.warning("resumed from the checkpoint %s, %s: step %d, %.0f s old", folder, where, steps, age_s)
+            age = "of unknown age"
+            with suppress(ValueError):
+                age = f"{max(0.0, time.time() - datetime.fromisoformat(written).timestamp()):.0f} s old"
+            logger.warning("resumed from the checkpoint %s, %s: step %d, %s", folder, where, steps, age)
 
     def before_batch(self, asked: EpochPass, first: bool) -> None:
         """Save if it is due, as a loader is asked for its next batch.
@@ -186,8 +190,11 @@ class MemoryCheckpoints:
             [self._clock.elapsed_s, self._saver.busy, asked.reads_ahead, self.folder.parent.is_dir()],
         )
         elapsed_s, busy, ahead, there = zip(*told, strict=True)
-        if any(ahead) or not all(there):
-            self._consensus.warn_once(AHEAD if any(ahead) else GONE)
+        if any(ahead):
+            self._consensus.warn_once(AHEAD)
+            return
+        if not all(there):
+            self._consensus.warn_once(GONE)
         elif any(busy) or not self._clock.due(step, max(elapsed_s)):
             return
         else:
