@@ -56,7 +56,7 @@ class MachineMemories:
         whole = sorted(about for about, lacks in found.items() if not set.intersection(*map(set, lacks.values())))
         memory = [(about, checkpoint_path(self._folder, about[2])) for about in whole]
         self._lacks = {path: found[about] for about, path in memory}  # of two that have one number the newer counts
-        return merged(list(zip(told[0][1], disk, strict=True)), memory[::-1])
+        return merged(list(zip(told[0][1], disk, strict=True)), [*reversed(memory)])
 
     def complete(self, folder: Path) -> None:
         """Let machines that lack something of a checkpoint get it, from those that have it in memory.
