@@ -113,6 +113,18 @@ class Filesystem:
         path.unlink(missing_ok=True)
 
 
+def identity_of(folder: Path) -> tuple[str, str]:
+    """Return the mount namespace of this process, and what tells a folder from those of other namespaces at its path.
+
+    The latter changes when a network disk is mounted again.
+    """
+    try:
+        namespace = os.readlink("/proc/self/ns/mnt")
+    except OSError:  # not Linux
+        namespace = ""
+    return namespace, "{}-{}".format(*os.stat(folder)[1:3])
+
+
 def has_content(folder: Path) -> bool:
     """Return whether a folder exists and is not empty."""
     try:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from accel_checkpoint import Manifest, StagedCheckpoint, read_manifest
+from accel_checkpoint.filesystem import identity_of
 from accel_checkpoint.inspect import run as inspect
 from accel_checkpoint.retention import list_checkpoints
 from accel_launch.cli.launch_command import resolve_options
@@ -109,9 +110,9 @@ def save(checkpoints: Path, number: int, written: str = "2026-01-01T00:00:01+00:
 def in_memory(folder: Path, project: Path, *numbers: int) -> Path:
     """Checkpoints of a project in the folder of a launcher."""
     project.mkdir(exist_ok=True)
-    status = project.stat()
-    kept = folder / f"project-{status.st_ino}-{status.st_dev}"
+    kept = folder / "of-the-project"
     kept.mkdir()
+    (kept / "identity").symlink_to(" ".join(identity_of(project)))
     (kept / "project").symlink_to(project / "checkpoints")
     for number in numbers:
         save(kept / "checkpoints", number)
@@ -231,6 +232,9 @@ def test_only_the_project_itself_gets_it_and_else_it_stays(another: bool, tmp_pa
     project, away, said = tmp_path / "project", tmp_path / "away", list[str]()
     dead = dead_folder(place)
     kept = in_memory(dead, project, 9)
+    _, numbers = identity_of(project)
+    (kept.parent / "identity").unlink()
+    (kept.parent / "identity").symlink_to(f"mnt:[1] {numbers}")
     project.rename(away)
     if another:
         project.mkdir()
@@ -247,6 +251,21 @@ def test_only_the_project_itself_gets_it_and_else_it_stays(another: bool, tmp_pa
     assert steps_of(project) == [9]
     assert list(place.iterdir()) == []
     assert [path.name for path in project.iterdir()] == ["checkpoints"]
+
+
+def test_a_disk_that_was_mounted_again_gets_it(tmp_path: Path, place: Path) -> None:
+    project, said = tmp_path / "project", list[str]()
+
+    def body(mine: Job) -> None:
+        in_memory(folder_of(mine), project, 9)
+        before = identity_of(project)
+        project.rename(tmp_path / "before")
+        project.mkdir()  # of another number
+        assert identity_of(project) != before
+
+    run(placed(tmp_path, place), said.append, body, FAILED)
+    assert steps_of(project) == [9]
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize("lacks", ["room", "package"])

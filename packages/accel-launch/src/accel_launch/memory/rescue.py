@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-#: the link of the workers to the checkpoints of the project, beside those in memory. The folder of both has a name that
-#: ends with the inode and the device of the project: another container may have another project at the same path
-PROJECT = "project"
+#: the link of the workers to the checkpoints of the project, beside those in memory; and a link that is its identity,
+#: as another container may have another project at the same path
+PROJECT, IDENTITY = "project", "identity"
 
 
 def rescue(kept: Path, say: Callable[[str], None]) -> bool:
@@ -23,10 +23,12 @@ def rescue(kept: Path, say: Callable[[str], None]) -> bool:
         False if that could not be done, and what is in memory may be the only copy.
     """
     try:
+        from accel_checkpoint.filesystem import identity_of
         from accel_checkpoint.retention import copy_newest, newest_whole
 
         project = project_of(kept)
-        if not kept.parent.name.endswith("-{}-{}".format(*os.stat(project.parent)[1:3])):
+        # a disk that was mounted again has other numbers, and only another container another namespace, too
+        if set(identity_of(project.parent)).isdisjoint(os.readlink(kept.with_name(IDENTITY)).split(" ")):
             raise FileNotFoundError(f"{project.parent} is not the project that it was taken for: is its disk there?")
         moved = copy_newest(kept, project)
         if moved is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, final
 
 from accel_checkpoint import CheckpointError, Manifest
+from accel_checkpoint.filesystem import identity_of
 from accel_data.resume.epoch_pass import EpochPass
 from accel_state import CannotRun, ProcessControl
 from accel_state.environ import MEMORY_CHECKPOINT_EVERY, MEMORY_CHECKPOINTS
@@ -67,12 +68,8 @@ class MemoryCheckpoints:
         self._processes, self._consensus, self._registry = processes, consensus, registry
         self._clock = MemoryClock(interval)
         topology, place = processes.run.topology, project.checkpoints.absolute()
-        # a script may train for several projects; the launcher knows each by its path, inode and device
-        names = [hashlib.sha256(os.fsencode(place)).hexdigest()[:16]]
-        with suppress(OSError):  # `resume` says what is wrong with it
-            place.parent.mkdir(parents=True, exist_ok=True)
-            names += map(str, os.stat(place.parent)[1:3])
-        folder /= "-".join(names)
+        # a script may train for several projects, one after the other
+        folder /= hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
         self._project = ProjectConfiguration(
             folder,
             automatic_checkpoint_naming=True,
@@ -93,7 +90,11 @@ class MemoryCheckpoints:
         if processes.is_local_main_process:
             with suppress(OSError):  # the first that is due says that the folder is gone
                 folder.mkdir(exist_ok=True)
-                (folder / "project").symlink_to(place)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                # another container may have another project at the same path
+                (folder / "identity").unlink(missing_ok=True)
+                (folder / "identity").symlink_to(" ".join(identity_of(place.parent)))
+                (folder / "project").symlink_to(place)  # it is there if this is no first start
         registry.components.accumulation.before_batch = self.before_batch
 
     @classmethod
