@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from accel_launch.cli.launch_command import resolve_options
-from accel_launch.job.job import read_job
+from accel_launch.job.job import Job, read_job
 from accel_launch.memory import job_folder
 from accel_launch.memory.job_folder import run_with_memory
 from accel_launch.report.job_result import JobResult
@@ -61,8 +61,23 @@ def test_a_disk_without_locks_is_left_as_it_was(tmp_path: Path, monkeypatch: pyt
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_of_a_launcher_uses_the_memory_of_that_launcher(tmp_path: Path) -> None:
-    """It may be a launcher itself, as a shell script starts it that was launched."""
+def test_a_launcher_in_a_script_that_was_launched_has_a_job_of_its_own(tmp_path: Path) -> None:
+    """Its folder is where it says, and ends with it; and without one there is none."""
+    (tmp_path / "script.py").touch()
+    environ, place = {MEMORY_CHECKPOINTS: "/elsewhere", "ACCEL_MEMORY_CHECKPOINT_EVERY": "5"}, tmp_path / "place"
+    flags = ["--cpu", "--memory_checkpoint_dir", str(place), str(tmp_path / "script.py")]
+
+    def start(mine: Job) -> JobResult:
+        assert [str(path) for path in place.iterdir()] == [mine.environ[MEMORY_CHECKPOINTS]]
+        return JobResult(1)
+
+    run_with_memory(read_job(resolve_options(flags, environ)), start, pytest.fail)
+    assert list(place.iterdir()) == []
+    assert MEMORY_CHECKPOINTS not in read_job(resolve_options([str(tmp_path / "script.py")], environ)).environ
+
+
+def test_a_rank_of_a_launcher_uses_the_memory_of_that_launcher(tmp_path: Path) -> None:
+    """It may be a launcher itself, as a shell script starts it that is a rank. It cannot name another folder."""
     (tmp_path / "script.py").touch()
     environ = {
         MEMORY_CHECKPOINTS: "/elsewhere",
@@ -75,6 +90,9 @@ def test_a_process_of_a_launcher_uses_the_memory_of_that_launcher(tmp_path: Path
     inside = read_job(resolve_options([str(tmp_path / "script.py")], environ))
     assert run_with_memory(inside, lambda mine: JobResult(int(mine is inside)), pytest.fail) == JobResult(1)
     assert inside.environ == environ
+    named = ["--memory_checkpoint_dir", str(tmp_path), str(tmp_path / "script.py")]
+    with pytest.raises(CannotRun, match="another launcher .* has started this one: leave the option out"):
+        run_with_memory(read_job(resolve_options(named, environ)), lambda mine: JobResult(1), pytest.fail)
 
 
 def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:

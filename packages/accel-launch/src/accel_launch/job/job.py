@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from accel_state.environ import MEMORY_CHECKPOINTS
 from accel_state.errors import CannotRun
 
 from accel_launch.cli.launch_command import ResolvedOptions
@@ -99,7 +100,9 @@ def read_job(options: ResolvedOptions) -> Job:
     Raises:
         CannotRun: The job cannot start. The error lists every problem.
     """
-    settings, environ, host = options.settings, options.environ, this_host(options.environ)
+    settings, environ, host = options.settings, dict(options.environ), this_host(options.environ)
+    if place_told(environ) is None:  # a job of its own, which shares nothing with a launcher around it
+        environ.pop(MEMORY_CHECKPOINTS, None)
     problems = [
         *options.problems,
         *(

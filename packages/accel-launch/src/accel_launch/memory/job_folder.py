@@ -65,7 +65,8 @@ def run_with_memory(job: Job, run: Callable[[Job], JobResult], say: Callable[[st
 def _made_for(job: Job, say: Callable[[str], None]) -> tuple[Path, int] | None:
     """Return a new folder for a job, with its lock, or None if it can have none and has asked for none."""
     settings = job.settings
-    if MEMORY_CHECKPOINTS in job.environ:  # this is a process of a launcher that has a folder, which is for it too
+    # a rank of a launcher that has a folder: it is for this rank too
+    if MEMORY_CHECKPOINTS in job.environ and not settings.is_flag("memory_checkpoint_dir"):
         return None
     try:
         place = memory_place(settings.memory_checkpoint_dir)
