@@ -20,6 +20,7 @@ from accel_checkpoint.retention import list_checkpoints
 from accel_launch.cli.launch_command import resolve_options
 from accel_launch.job.job import Job, read_job
 from accel_launch.job.job_runner import supervised
+from accel_launch.memory import job_folder
 from accel_launch.memory.job_folder import end_dead_folders, job_folders, run_with_memory
 from accel_launch.memory.rescue import in_memory_of
 from accel_launch.report.job_result import JobResult, ProcessExit
@@ -244,7 +245,7 @@ def test_only_the_project_itself_gets_it_and_else_it_stays(another: bool, tmp_pa
     assert project.exists() is another
     assert len(said) == 2  # each launch tries again, and says where it is
     assert all(words.startswith("accel: the newest checkpoint in memory could not be moved") for words in said)
-    assert all(f"it stays in {kept}, and each launch on this machine tries again" in words for words in said)
+    assert all(f"it stays in {kept} for a day, and each launch on this machine tries again" in words for words in said)
     shutil.rmtree(project, ignore_errors=True)
     away.rename(project)
     end_dead_folders(place, said.append)
@@ -276,6 +277,7 @@ def test_the_only_copy_stays_if_it_cannot_be_moved(
 
     def body(mine: Job) -> None:
         kept.append(in_memory(folder_of(mine), project, 9))
+        monkeypatch.setattr(job_folder, "_is_old", lambda folder: True)  # the job has hung
         if lacks == "package":
             monkeypatch.setitem(sys.modules, "accel_checkpoint.retention", None)
         else:
@@ -283,8 +285,9 @@ def test_the_only_copy_stays_if_it_cannot_be_moved(
 
     run(placed(tmp_path, place), said.append, body, FAILED)
     assert (kept[0] / "checkpoint_9").is_dir()
+    assert (kept[0].parents[1] / ".ends").exists()  # others wait for its end, and count a day
     assert len(said) == 1
-    assert f"it stays in {kept[0]}, " in said[0]
+    assert f"it stays in {kept[0]} for a day, " in said[0]
 
 
 def test_the_next_launcher_ends_the_folder_of_a_dead_one(tmp_path: Path, place: Path) -> None:
@@ -369,21 +372,38 @@ def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(
     assert in_memory_of(project) == []
 
 
-@pytest.mark.parametrize(("machine", "left"), [("another", 1), ("this", 0)])
-def test_folders_of_other_machines_are_left_alone(machine: str, left: int, place: Path) -> None:
-    """Machines may share a disk, and see no locks of each other; and this machine may have been started again."""
-    dead = dead_folder(place)
-    (dead / ".of-a-launcher").write_text(f"{machine}\nanother system".replace("this", platform.node()))
-    end_dead_folders(place, pytest.fail)
-    assert len(list(place.iterdir())) == left
+@pytest.mark.parametrize("without", ["machine", "project"])
+def test_a_day_later_nobody_is_waited_for(
+    without: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines of one name may share a disk, and see no locks of each other; and a project may have been removed."""
+    dead, project, said, now = dead_folder(place), tmp_path / "project", list[str](), time.time()
+    in_memory(dead, project, 4)
+    if without == "machine":
+        (dead / ".of-a-launcher").write_text(f"{platform.node()}\nanother system")
+    else:
+        project.rmdir()
+    end_dead_folders(place, said.append)
+    assert dead.is_dir()
+    monkeypatch.setattr(time, "time", lambda: now + 24 * 3600 + 60)
+    end_dead_folders(place, said.append)
+    assert not dead.exists()
+    assert [*steps_of(project), len(said)] == ([4, 1] if without == "machine" else [2])
 
 
-def test_a_launch_that_asks_for_nothing_never_ends_by_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_that_asks_for_nothing_never_ends_by_memory(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: object, **__: object) -> None:
-        raise ValueError("odd")
+        raise OSError("odd")
 
-    monkeypatch.setattr("accel_launch.memory.job_folder.end_dead_folders", fails)
-    run(job(tmp_path), pytest.fail, has_none)
+    said = list[str]()
+    with monkeypatch.context() as patch:
+        patch.setattr(job_folder, "end_dead_folders", fails)
+        run(job(tmp_path), pytest.fail, has_none)
+    monkeypatch.setattr(job_folder, "end_folder", fails)
+    run(placed(tmp_path, place), said.append, result=FAILED)
+    assert [words.rpartition(": ")[2] for words in said] == ["odd"]
 
 
 def test_memory_that_the_system_has_removed_is_made_again(tmp_path: Path, place: Path) -> None:

@@ -51,6 +51,18 @@ def test_a_folder_that_another_process_ends_is_waited_for(tmp_path: Path) -> Non
         waits.result(30)
 
 
+def test_the_lock_of_a_launcher_that_has_just_died_is_waited_for(tmp_path: Path) -> None:
+    dead = tmp_path / "accel-memory-1"
+    held = job_folder.make_folder(dead)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(job_folder.end_dead_folders, tmp_path, pytest.fail, own=dead)
+        time.sleep(0.2)
+        assert not waits.done()
+        os.close(held)
+        waits.result(30)
+    assert not dead.exists()
+
+
 def test_a_disk_without_locks_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")

@@ -21,11 +21,13 @@ from accel_launch.job.plan import words_of
 from accel_launch.report.job_result import JobResult
 
 SHARED_MEMORY = Path("/dev/shm")
-#: the file that says which machine has made a folder, without which nothing is ever removed; and that of a folder which
-#: another process than its launcher ends
+#: the file that says which machine has made a folder, without which nothing is ever removed; and that of a folder
+#: which is being ended
 MARKER, ENDING = ".of-a-launcher", ".ends"
 #: seconds that a launcher waits for another process to end the folder of a dead launcher
 ENDING_S = 60.0
+#: seconds without a change after which nobody is waited for: neither another machine, nor a disk that is not there
+OLD_S = 24 * 3600.0
 
 
 def memory_place(named: str | None) -> Path | None:
@@ -57,7 +59,10 @@ def run_with_memory(job: Job, run: Callable[[Job], JobResult], say: Callable[[st
         result = run(replace(job, environ={**job.environ, MEMORY_CHECKPOINTS: str(folder)}))
         well = result.code == 0
     finally:
-        end_folder(folder, say, well=well)
+        try:
+            end_folder(folder, say, well=well)
+        except Exception as error:  # noqa: BLE001 - the exit code is that of the job
+            say(f"accel: the folder {folder} of checkpoints in memory could not be ended: {error}")
         os.close(lock)
     return result
 
@@ -100,14 +105,14 @@ def make_folder(folder: Path) -> int:
     except OSError:  # a disk without locks
         folder.rmdir()
         raise
-    (folder / MARKER).write_text("\n".join(_machine()))  # others look at it only now
+    (folder / MARKER).write_text(_machine())  # others look at it only now
     return lock
 
 
 def end_folder(folder: Path, say: Callable[[str], None], *, well: bool = False) -> None:
     """Move the newest checkpoint of each project to the disk if the disk has an older one, and remove the folder.
 
-    What could not be moved stays, with the folder, and the next launchers try again.
+    What could not be moved stays, with the folder, and the next launchers try again for a day.
 
     Args:
         folder: Folder of a launcher that ends, or is dead.
@@ -116,32 +121,35 @@ def end_folder(folder: Path, say: Callable[[str], None], *, well: bool = False) 
     """
     from accel_launch.memory.rescue import rescue
 
-    if well or all([rescue(kept, say) for kept in folder.glob("*/checkpoints")]):
+    began = (folder / ENDING).exists()
+    if not began:  # since then a day is counted
+        with suppress(OSError):
+            (folder / ENDING).touch()
+    if well or all([rescue(kept, say) for kept in folder.glob("*/checkpoints")]) or (began and _is_old(folder)):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def end_dead_folders(place: Path, say: Callable[[str], None]) -> None:
+def end_dead_folders(place: Path, say: Callable[[str], None], *, own: Path | None = None) -> None:
     """End the folders that dead launchers of this user have left, or wait until other processes have ended them.
 
     Args:
         place: Folder in which the folders of jobs are.
         say: Prints a line.
+        own: A folder whose launcher is known to be dead, if its lock is still seen.
     """
     for folder in job_folders(place):
         until = time.monotonic() + ENDING_S
         with suppress(FileNotFoundError):  # another process has ended it
             # machines may share a disk, and see no locks of each other
-            mine = not _machine().isdisjoint((folder / MARKER).read_text().split("\n"))
-            while mine and time.monotonic() < until:
+            while time.monotonic() < until and ((folder / MARKER).read_text() == _machine() or _is_old(folder)):
                 try:
                     lock = _lock(folder)
                 except BlockingIOError:
-                    if not (folder / ENDING).exists():  # its launcher lives
+                    if folder != own and not (folder / ENDING).exists():  # its launcher lives
                         break
                     time.sleep(0.05)
                     continue
                 try:
-                    (folder / ENDING).touch()
                     end_folder(folder, say)
                 finally:
                     os.close(lock)
@@ -169,7 +177,12 @@ def _lock(folder: Path) -> int:
     return descriptor
 
 
-def _machine() -> set[str]:
-    """Return the name of this machine, and that of the running system, which its containers share."""
+def _machine() -> str:
+    """Return a name of the running system, in which processes see each other's locks, in containers too."""
     system = Path("/proc/sys/kernel/random/boot_id")  # of Linux
-    return {platform.node(), *(system.read_text().split() if system.exists() else ())}
+    return system.read_text() if system.exists() else platform.node()
+
+
+def _is_old(folder: Path) -> bool:
+    """Return whether nothing in a folder has changed for a day."""
+    return time.time() - max(path.lstat().st_mtime for path in folder.glob("**/*")) > OLD_S

@@ -37,8 +37,8 @@ def rescue(kept: Path, say: Callable[[str], None]) -> bool:
             say(f"accel: the checkpoints of {project} in memory are lost, as none is whole on this machine")
     except Exception as error:  # noqa: BLE001 - whatever fails, the only copy is to stay
         say(
-            f"accel: the newest checkpoint in memory could not be moved to its project: {error}; it stays in {kept},"
-            " and each launch on this machine tries again: remove it if you need it no more"
+            f"accel: the newest checkpoint in memory could not be moved to its project: {error}; it stays in {kept}"
+            " for a day, and each launch on this machine tries again"
         )
         return False
     return True

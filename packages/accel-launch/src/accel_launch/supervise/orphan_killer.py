@@ -67,4 +67,4 @@ def _end_orphans(folder: Path, memory: str | None) -> None:
     if memory:
         from accel_launch.memory.job_folder import end_dead_folders
 
-        end_dead_folders(Path(memory).parent, lambda words: None)
+        end_dead_folders(Path(memory).parent, lambda words: None, own=Path(memory))
