@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +24,6 @@ from accel_launch.memory.job_folder import end_dead_folders, job_folders, run_wi
 from accel_launch.memory.rescue import in_memory_of
 from accel_launch.report.job_result import JobResult, ProcessExit
 from accel_state.environ import MEMORY_CHECKPOINTS
-from accel_state.errors import CannotRun
 
 FAILED, DONE = JobResult(2, ProcessExit(0, 9, 3, ("x",))), JobResult(2)
 #: makes a folder as a launcher does, says its name, and is killed when its input ends
@@ -90,15 +88,6 @@ def folder_of(job: Job) -> Path:
     return Path(job.environ[MEMORY_CHECKPOINTS])
 
 
-def has_none(job: Job) -> None:
-    assert MEMORY_CHECKPOINTS not in job.environ
-
-
-def refused(asked: Job, words: str) -> None:
-    with pytest.raises(CannotRun, match=re.escape(words)):
-        run(asked, pytest.fail)
-
-
 def save(checkpoints: Path, number: int, written: str = "2026-01-01T00:00:01+00:00") -> Path:
     """A checkpoint of a weight that is its number."""
     stage = StagedCheckpoint(checkpoints / f"checkpoint_{number}")
@@ -135,19 +124,6 @@ def dead_folder(place: Path) -> Path:
         end_dead_folders(place, pytest.fail)
         assert folder.is_dir()
     return folder
-
-
-def test_checkpoints_without_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accel_launch.memory.job_folder.memory_place", lambda named: None)
-    refused(job(tmp_path, "--memory_checkpoint_every", "5"), "no tmpfs is at /dev/shm: name a folder of a local disk")
-    run(job(tmp_path), pytest.fail, has_none)
-
-
-def test_another_launcher_around_this_one_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "script.py").touch()
-    environ = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    inside = read_job(resolve_options(["--memory_checkpoint_every", "5", str(tmp_path / "script.py")], environ))
-    refused(inside, "another launcher (RANK=1, WORLD_SIZE=2) has started this one: leave the option out")
 
 
 def test_the_folder_is_of_this_user_alone_and_gone_after_success(tmp_path: Path, place: Path) -> None:
@@ -389,21 +365,6 @@ def test_a_day_later_nobody_is_waited_for(
     end_dead_folders(place, said.append)
     assert not dead.exists()
     assert [*steps_of(project), len(said)] == ([4, 1] if without == "machine" else [2])
-
-
-def test_a_launch_that_asks_for_nothing_never_ends_by_memory(
-    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise OSError("odd")
-
-    said = list[str]()
-    with monkeypatch.context() as patch:
-        patch.setattr(job_folder, "end_dead_folders", fails)
-        run(job(tmp_path), pytest.fail, has_none)
-    monkeypatch.setattr(job_folder, "end_folder", fails)
-    run(placed(tmp_path, place), said.append, result=FAILED)
-    assert [words.rpartition(": ")[2] for words in said] == ["odd"]
 
 
 def test_memory_that_the_system_has_removed_is_made_again(tmp_path: Path, place: Path) -> None:

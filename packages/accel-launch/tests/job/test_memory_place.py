@@ -1,6 +1,7 @@
 """Where folders for checkpoints in memory are, the locks on them, and who has one."""
 
 import os
+import re
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,47 @@ from accel_launch.memory.job_folder import run_with_memory
 from accel_launch.report.job_result import JobResult
 from accel_state.environ import MEMORY_CHECKPOINTS
 from accel_state.errors import CannotRun
+
+
+def job(tmp_path: Path, *flags: str, environ: dict[str, str] | None = None) -> Job:
+    (tmp_path / "script.py").touch()
+    return read_job(resolve_options(["--cpu", *flags, str(tmp_path / "script.py")], environ or {}))
+
+
+def has_none(job: Job) -> JobResult:
+    assert MEMORY_CHECKPOINTS not in job.environ
+    return JobResult(1)
+
+
+def refused(asked: Job, words: str) -> None:
+    with pytest.raises(CannotRun, match=re.escape(words)):
+        run_with_memory(asked, lambda mine: JobResult(1), pytest.fail)
+
+
+def test_checkpoints_without_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_folder, "memory_place", lambda named: None)
+    refused(job(tmp_path, "--memory_checkpoint_every", "5"), "no tmpfs is at /dev/shm: name a folder of a local disk")
+    run_with_memory(job(tmp_path), has_none, pytest.fail)
+
+
+def test_another_launcher_around_this_one_is_refused(tmp_path: Path) -> None:
+    environ = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    inside = job(tmp_path, "--memory_checkpoint_every", "5", environ=environ)
+    refused(inside, "another launcher (RANK=1, WORLD_SIZE=2) has started this one: leave the option out")
+
+
+def test_a_launch_that_asks_for_nothing_never_ends_by_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("odd")
+
+    said = list[str]()
+    with monkeypatch.context() as patch:
+        patch.setattr(job_folder, "end_dead_folders", fails)
+        run_with_memory(job(tmp_path), has_none, pytest.fail)
+    monkeypatch.setattr(job_folder, "end_folder", fails)
+    named = job(tmp_path, "--memory_checkpoint_dir", str(tmp_path / "place"))
+    assert run_with_memory(named, lambda mine: JobResult(3), said.append) == JobResult(3)
+    assert [words.rpartition(": ")[2] for words in said] == ["odd"]
 
 
 def test_the_place_is_a_tmpfs_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +144,8 @@ def test_a_rank_of_a_launcher_uses_the_memory_of_that_launcher(tmp_path: Path) -
     inside = read_job(resolve_options([str(tmp_path / "script.py")], environ))
     assert run_with_memory(inside, lambda mine: JobResult(int(mine is inside)), pytest.fail) == JobResult(1)
     assert inside.environ == environ
-    named = ["--memory_checkpoint_dir", str(tmp_path), str(tmp_path / "script.py")]
-    with pytest.raises(CannotRun, match="another launcher .* has started this one: leave the option out"):
-        run_with_memory(read_job(resolve_options(named, environ)), lambda mine: JobResult(1), pytest.fail)
+    named = job(tmp_path, "--memory_checkpoint_dir", str(tmp_path), environ=environ)
+    refused(named, "another launcher (RANK=1, WORLD_SIZE=2) has started this one: leave the option out")
 
 
 def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:

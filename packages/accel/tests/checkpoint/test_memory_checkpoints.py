@@ -1,7 +1,6 @@
 """Checkpoints in memory: when they are taken, what is in them, which one `resume` takes, and what is refused."""
 
 import logging
-import os
 import shutil
 import threading
 import warnings
@@ -15,7 +14,7 @@ import torch
 from accel import Accelerator
 from accel.utils import ProjectConfiguration
 from accel_checkpoint import CheckpointError, Manifest, read_manifest
-from accel_checkpoint.filesystem import Filesystem, identity_of
+from accel_checkpoint.filesystem import Filesystem
 from accel_checkpoint.retention import list_checkpoints
 from accel_state import CannotRun, release
 from torch import nn
@@ -304,16 +303,6 @@ def test_the_script_wins_over_the_launcher(tmp_path: Path, memory: Path, monkeyp
     training = Training(tmp_path, 3)
     training.run(8)
     assert steps_of(memory) == [3, 6]
-
-
-def test_a_project_whose_disk_was_mounted_again_finds_its_own(tmp_path: Path, memory: Path) -> None:
-    Training(tmp_path)
-    [kept] = memory.iterdir()
-    before = os.readlink(kept / "identity")
-    (tmp_path / "project").rename(tmp_path / "away")
-    Training(tmp_path)
-    assert list(memory.iterdir()) == [kept]
-    assert os.readlink(kept / "identity") == " ".join(identity_of(tmp_path / "project")) != before
 
 
 def test_each_project_of_a_script_has_its_own(tmp_path: Path, memory: Path) -> None:

@@ -1,5 +1,6 @@
 """The room for checkpoints in memory: what is needed, and what a tmpfs and a disk have."""
 
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import torch
 from accel import Accelerator
 from accel.checkpoint.consensus import RankConsensus
 from accel.checkpoint.memory_room import room_for
+from accel_checkpoint.filesystem import identity_of
 from accel_state import release
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -150,3 +152,19 @@ def test_a_folder_whose_room_cannot_be_asked_for_is_told_to_all(
     with pytest.raises(SystemExit):
         train()
     assert [record.getMessage() for record in caplog.records if "Stale file handle" in record.getMessage()]
+
+
+def test_a_project_whose_disk_was_mounted_again_finds_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, project = tmp_path / "of-the-launcher", tmp_path / "project"
+    memory.mkdir()
+    monkeypatch.setenv("ACCEL_MEMORY_CHECKPOINTS", str(memory))
+    monkeypatch.setenv("ACCEL_MEMORY_CHECKPOINT_EVERY", "2")
+    release()
+    Accelerator(cpu=True, project_dir=project)
+    [kept] = memory.iterdir()
+    before = os.readlink(kept / "identity")
+    project.rename(tmp_path / "away")
+    release()
+    Accelerator(cpu=True, project_dir=project)
+    assert list(memory.iterdir()) == [kept]
+    assert os.readlink(kept / "identity") == " ".join(identity_of(project)) != before
