@@ -186,7 +186,7 @@ def test_a_part_that_the_main_process_lacks_is_an_error_that_says_why(tmp_path: 
     job = SaveJob(tmp_path / "saved", new_tag(), True, CheckpointContents(), {}, [])
     job.begin()
     with pytest.raises(CheckpointError, match=r"rank 1 has written model.rank00001.safetensors, .* all machines share"):
-        job.join([{}, {"model.rank00001.safetensors": (8, "0")}], limit_s=0.0)
+        job.join([{}, {"model.rank00001.safetensors": (8, "0")}], 2, limit_s=0.0)
     job.abandon()
     assert list(tmp_path.iterdir()) == []
 

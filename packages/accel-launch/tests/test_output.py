@@ -170,7 +170,7 @@ def test_a_file_that_cannot_grow_is_said_once_and_the_job_goes_on(
     assert len(done.stderr.splitlines()) == 6002
 
 
-@pytest.mark.parametrize(("limit", "option"), [(20, "--log_dir logs"), (9, ""), (8, "")])
+@pytest.mark.parametrize(("limit", "option"), [(20, "--log_dir logs"), (8, ""), (7, "")])
 def test_too_few_open_files_are_words(
     tmp_path: Path, silent_environ: Mapping[str, str], limit: int, option: str
 ) -> None:
