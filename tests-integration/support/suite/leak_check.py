@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing
 import os
 import sys
@@ -21,6 +22,7 @@ Kind = Literal["environment", "threads", "group", "children"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 GRACE_S = 3.0
+ROUNDS = 30  # of a collection and a short wait: on a busy machine a collection alone takes seconds
 # pytest rewrites the first in every phase of a test; torch._inductor writes the others when it is first used
 NOT_OURS = frozenset({"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
 
@@ -84,7 +86,8 @@ def _restore_environment(before: ProcessState) -> str | None:
 
 def _wait_threads(before: ProcessState) -> str | None:
     deadline = time.monotonic() + stretched(GRACE_S)
-    while (left := _threads() - before.threads) and time.monotonic() < deadline:
+    rounds = itertools.count()
+    while (left := _threads() - before.threads) and (next(rounds) < ROUNDS or time.monotonic() < deadline):
         # an executor ends its threads when it is collected, and it can sit in a cycle
         gc.collect()
         next(iter(left)).join(timeout=0.05)
@@ -130,7 +133,7 @@ def clean_up(before: ProcessState) -> dict[Kind, str]:
 
     Returns:
         A sentence for each kind: a changed `os.environ`, a running thread that is no daemon, an open default process
-        group, a process of multiprocessing. Threads and processes have a second to end, times the factor.
+        group, a process of multiprocessing. Threads and processes have some seconds to end, times the factor.
     """
     sentences = {kind: check(before) for kind, check in _CHECKS.items()}
     return {kind: sentence for kind, sentence in sentences.items() if sentence is not None}

@@ -62,7 +62,7 @@ class ProcessPool:
             self.close()
             raise
 
-    def run(self, function: Callable[..., T], *args: Any, timeout_s: float = 30) -> list[T]:
+    def run(self, function: Callable[..., T], *args: Any, timeout_s: float = 60) -> list[T]:
         """Call a function on every rank, and return the results in rank order.
 
         Args:
