@@ -12,6 +12,7 @@ from accel.checkpoint.apply import cannot_refuse
 from accel.checkpoint.loaded_checkpoint import LoadedCheckpoint
 from accel.utils import ProjectConfiguration
 from accel_checkpoint import CheckpointError
+from accel_parallel.sharded.loaded_state import divide_loaded
 from accel_state import release
 from accel_testing import MakePool
 from registered_objects import Box
@@ -71,6 +72,14 @@ def test_only_models_with_code_of_torch_alone_are_sure_to_take_weights() -> None
     pre_hooked[0].register_load_state_dict_pre_hook(lambda *arguments: None)
     for one in (hooked, pre_hooked, nn.Sequential(Refusing(2, 2)), nn.Sequential(WithExtra(2, 2))):
         assert not cannot_refuse(one)
+
+
+def test_a_sharded_model_is_sure_to_take_weights() -> None:
+    """No second copy of its parts is in memory while it loads."""
+    model = nn.Sequential(nn.Linear(2, 2))
+    divide_loaded(model)
+    assert model[0]._load_state_dict_pre_hooks
+    assert cannot_refuse(model)
 
 
 class Versioned(nn.Linear):

@@ -17,6 +17,9 @@ from accel.checkpoint.parts import has_parts
 from accel.checkpoint.reading_lock import ReadingLock
 from accel.checkpoint.registry import StatefulItem
 
+#: where the hooks of sharded modules are from, which refuse nothing that is stored as they hold it
+SHARDING = ("torch.", "accel_parallel.")
+
 
 @final
 class LoadedCheckpoint:
@@ -202,13 +205,13 @@ def _is_plain(model: nn.Module) -> bool:
 
 
 def foreign_hooks(module: nn.Module) -> list[Callable[..., Any]]:
-    """Return the hooks of `load_state_dict` that are not torch's own.
+    """Return the hooks of `load_state_dict` that are neither torch's own nor those of a sharded module.
 
-    A sharded module has one of torch's own, which frees whole weights.
+    A sharded module has one of torch's, which frees whole weights, and one of accel's, which divides them.
     """
     hooks = [*module._load_state_dict_pre_hooks.values(), *module._load_state_dict_post_hooks.values()]
     functions = [getattr(hook, "hook", hook) for hook in hooks]
-    return [function for function in functions if not getattr(function, "__module__", "").startswith("torch.")]
+    return [function for function in functions if not getattr(function, "__module__", "").startswith(SHARDING)]
 
 
 def _words(shape: tuple[int, ...], dtype: torch.dtype | str) -> str:
