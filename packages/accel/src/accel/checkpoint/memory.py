@@ -224,20 +224,15 @@ class MemoryCheckpoints:
         """The optimizer steps that are over."""
         return max((optimizer.ended for optimizer in self._registry.preparer.optimizers), default=0)
 
-    def _room(self, size: int, by_all: bool) -> list[str]:
-        """Return why this machine has no room, and say at the first what they need. This rank writes `size` bytes."""
+    def _room(self, size: int, by_all: bool) -> None:
+        """Say at the first what they need, or raise if this machine has no room. This rank writes `size` bytes."""
         first, self._said = not self._said, True
-        if not (first and self._processes.is_local_main_process):
-            return []
-        topology = self._processes.run.topology
-        kept = topology.local_world_size * (1 + self._project.save_on_each_node) if by_all else 1
-        # while it is written; a machine that lacks a part when it resumes gets all
-        newest = topology.world_size if by_all else 1
-        words, lacking = room_for(self.folder.parent, size * kept, size * (KEPT * kept + newest))
-        if lacking:
-            return [f"{words}: name a folder of a local disk, --memory_checkpoint_dir FOLDER, or leave them out"]
-        logger.warning("%s", words)
-        return []
+        if first and self._processes.is_local_main_process:
+            topology = self._processes.run.topology
+            kept = topology.local_world_size * (1 + self._project.save_on_each_node) if by_all else 1
+            # while it is written; a machine that lacks a part when it resumes gets all
+            newest = topology.world_size if by_all else 1
+            logger.warning("%s", room_for(self.folder.parent, size * kept, size * (KEPT * kept + newest)))
 
 
 def _tell(error: Exception) -> None:

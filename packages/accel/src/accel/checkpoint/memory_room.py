@@ -6,18 +6,22 @@ import shutil
 from pathlib import Path
 
 from accel_big.maps.memory import free_of_cpu
+from accel_checkpoint import CheckpointError
 from accel_checkpoint.filesystem import file_sizes
 from accel_checkpoint.inspect import in_words
 
 
-def room_for(folder: Path, size: int, needed: int, *, root: Path = Path("/")) -> tuple[str, bool]:
-    """Return what checkpoints need and what is free, in words, and whether that is too little.
+def room_for(folder: Path, size: int, needed: int, *, root: Path = Path("/")) -> str:
+    """Return what checkpoints need and what is free, in words.
 
     Args:
         folder: The folder, in which there may be checkpoints already.
         size: Bytes of one, of which the processes need as many for their copy.
         needed: Bytes of all that there are at a time.
         root: Folder that has the files of the system.
+
+    Raises:
+        CheckpointError: Too little is free.
     """
     import psutil
 
@@ -30,4 +34,8 @@ def room_for(folder: Path, size: int, needed: int, *, root: Path = Path("/")) ->
         f"checkpoints in memory have {in_words(size)} each on this machine, and need {in_words(needed)} in {folder},"
         f" where {in_words(free)} are free"
     )
-    return words, needed - sum(file_sizes(folder).values()) > free
+    if needed - sum(file_sizes(folder).values()) > free:
+        raise CheckpointError(
+            f"{words}: name a folder of a local disk, --memory_checkpoint_dir FOLDER, or leave them out"
+        )
+    return words

@@ -49,7 +49,7 @@ class StateSaver:
         tracker_states: A function that returns what to keep of the trackers.
         lacks: The random numbers that a checkpoint lacks, in words, if these processes are not all of the job.
         room: Function for checkpoints in memory, which machines do not share. It takes the bytes that this rank writes,
-            and whether all ranks write parts, and returns why there is no room, or nothing.
+            and whether all ranks write parts, and raises if there is no room.
         on_error: Function that takes an error of writing in the background, which no call raises then.
     """
 
@@ -61,7 +61,7 @@ class StateSaver:
         project: ProjectConfiguration,
         tracker_states: Callable[[], dict[str, Any]],
         lacks: str = "",
-        room: Callable[[int, bool], list[str]] | None = None,
+        room: Callable[[int, bool], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         self._processes = processes
@@ -70,9 +70,7 @@ class StateSaver:
         self._consensus = consensus
         self._registry = registry
         self._project = project
-        self._room, self._in_memory = room or (lambda size, by_all: []), room is not None
-        #: whether machines keep parts of a sharded model for each other
-        self._spreads = self._in_memory and project.save_on_each_node
+        self._room = room
         self._async_writer, self._snapshot = AsyncWriter(on_error), Snapshot()
         #: the checkpoint that this process wrote or read last, and the digests of its files
         self.newest: Before = None
@@ -109,9 +107,9 @@ class StateSaver:
             by_all = any(map(has_parts, weights.values()))
             job = self._hooked(statement, models, weights) if self._registry.save_hooks else None
             contents = self._contents(models, weights, max_shard_size, by_all=by_all)
-        room = list[str]()  # the others wait for what this rank says
-        failed = problems_of(lambda: room.extend(self._room(contents.size, by_all)))
-        statement["problems"] += contents.problems or failed or room
+        if self._room is not None:  # the others wait for what this rank says
+            contents.problems += problems_of(partial(self._room, contents.size, by_all))
+        statement["problems"] += contents.problems
         about = list[str]()
         if self._processes.is_main_process:  # a tracker may give what JSON has not
             words = "what the checkpoint is to say of the run: "
@@ -227,7 +225,7 @@ class StateSaver:
         for item in self._registry.items():
             if (self._writes or by_all or item.collective) and not (item.collective and self._lacks):
                 contents.add(item)
-        if by_all and self._project.save_on_each_node and not self._spreads:
+        if by_all and self._project.save_on_each_node and self._room is None:
             contents.problems.append(
                 "save_on_each_node, and a model that is sharded over machines: no machine has all of it; leave it out,"
                 " and save to a disk that all machines share"
@@ -280,7 +278,7 @@ class StateSaver:
         try:
             ranks = range(len(writer_of)) if self._writes else [rank]
             parts = results(ranks, f"{name}/parts", lambda: job.write_own(self.newest))
-            if self._spreads:
+            if self._project.save_on_each_node:  # in memory: machines keep parts for each other
                 sealed = results([0], f"{name}/sealed", seal)
                 whole = any(sealed) and bool(results(here, f"{name}/spread", partial(spread, *sealed)))
             else:
@@ -334,6 +332,6 @@ class StateSaver:
         note_progress()
         if self._project.automatic_checkpoint_naming and self._project.total_limit is not None:
             try:
-                retain(self._project.checkpoints, self._project.total_limit, whole=not self._in_memory)
+                retain(self._project.checkpoints, self._project.total_limit, whole=self._room is None)
             except OSError as error:
                 logger.warning("the checkpoint is there, and an older one could not be removed: %s", error)
