@@ -12,10 +12,10 @@ import torch.distributed as dist
 from accel import Accelerator
 from accel.checkpoint import machine_files
 from accel.checkpoint.consensus import RankConsensus
-from accel.checkpoint.machine_memories import MachineMemories, merged
+from accel.checkpoint.machine_memories import MachineMemories
 from accel.utils import ProjectConfiguration
 from accel_checkpoint import CheckpointError, Manifest, StagedCheckpoint, read_manifest, verify
-from accel_checkpoint.filesystem import Filesystem
+from accel_checkpoint.filesystem import Filesystem, file_sizes
 from accel_checkpoint.retention import list_checkpoints
 from accel_comm.transports import binomial_tree, point_to_point
 from accel_state import release
@@ -30,17 +30,28 @@ OLD, NEW = ("2026-01-01T00:00:00", 5), ("2026-01-01T00:00:09", 10)
     ("disk", "memory", "found"),
     [
         ([], [], []),
-        ([(NEW, "d")], [(OLD, "m")], ["d", "m"]),
-        ([(OLD, "d")], [(NEW, "m")], ["m", "d"]),
+        ([NEW], [OLD], ["d0", "m0"]),
+        ([OLD], [NEW], ["m0", "d0"]),
         # one that was saved after what was kept in memory of the same step
-        ([(NEW, "d")], [(NEW, "m")], ["d", "m"]),
+        ([NEW], [NEW], ["d0", "m0"]),
         # those of the disk stay in the order of their numbers, whatever their times are
-        ([(OLD, "d1"), (NEW, "d0")], [(NEW, "m1"), (OLD, "m0")], ["m1", "d1", "d0", "m0"]),
+        ([NEW, OLD], [OLD, NEW], ["m1", "d1", "d0", "m0"]),
     ],
 )
-def test_the_newest_of_memory_and_disk_comes_first(disk: list[Any], memory: list[Any], found: list[str]) -> None:
-    listed = merged([(moment, Path(name)) for moment, name in disk], [(moment, Path(name)) for moment, name in memory])
-    assert listed == [Path(name) for name in found]
+def test_the_newest_of_memory_and_disk_comes_first(
+    disk: list[Any], memory: list[Any], found: list[str], tmp_path: Path
+) -> None:
+    """The moments of both are listed by number."""
+    for place, moments in (("d", disk), ("m", memory)):
+        for number, (written, steps) in enumerate(moments):
+            stage = StagedCheckpoint(tmp_path / place / f"checkpoint_{number}")
+            stage.seal(Manifest({"written": written, "steps": steps}, {}, {}, [], {}))
+            stage.commit()
+    release()
+    processes = Accelerator(cpu=True).processes
+    memories = MachineMemories(processes, RankConsensus(processes), tmp_path / "m")
+    listed = memories.merged_with([path for _, path in reversed(list_checkpoints(tmp_path / "d"))])
+    assert [f"{path.parent.name}{path.name[-1]}" for path in listed] == found
 
 
 def on_machines(folder: str, strategy: str, each: int) -> tuple[Accelerator, Any, Any, Any]:
@@ -162,12 +173,14 @@ def test_a_machine_gets_the_files_that_it_lacks_and_keeps_all_else(
     """Files in folders too."""
     folder, asked = tmp_path / "checkpoint_0", list[Any]()
     memories = machine_with(folder, ["rank0", "rank1", "state", "inside/state"], ["rank0"])
-    memories._machines, memories._lacks = [0, 1, 2], {folder: {0: ["rank0"], 1: ["rank1"]}}
+    own = file_sizes(folder)
+    other = {name: size for name, size in own.items() if name != "rank1"} | {"rank0": 5}
+    memories._machines, memories._has = [0, 1, 2], {folder: {0: own, 1: other}}
     monkeypatch.setattr("accel.checkpoint.machine_memories.exchange_files", lambda *args: asked.append(args))
     memories.complete(folder)
     ((rank, routes, at, sizes),) = asked
     assert (rank, at) == (0, folder)
-    assert {name: (folder / name).stat().st_size for name in sizes if name != "rank0"} | {"rank0": 5} == sizes
+    assert sizes == own | other
     assert routes[:2] == [(1, 0, "rank0"), (0, 1, "rank1")]
     # one that is new gets all, and the manifest last
     assert {(source, name) for source, target, name in routes if target == 2} == {
@@ -197,7 +210,7 @@ def test_of_two_with_one_number_the_newer_counts(
     folder, asked, there = tmp_path / "checkpoint_0", list[Any](), list[bool]()
     memories = machine_with(folder, ["state"], [])
     with_another_machine(
-        memories, monkeypatch, memory=[[[written, 5, 0, "another", []]], []], files={"state": 5, "manifest.json": 9}
+        memories, monkeypatch, memory=[[[written, 5, 0, "another", 2, {"state": 5, "manifest.json": 9}]], []]
     )
 
     def exchange(rank: int, routes: list[Any], *_: Any) -> None:
@@ -221,8 +234,12 @@ def test_a_bring_that_fails_leaves_what_was_there(
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     if is_new:
         shutil.rmtree(folder)
-    memories._machines, memories._lacks = [0, 1], {folder: {1: []} if is_new else {0: ["rank1"], 1: ["rank0"]}}
-    rounds = with_another_machine(memories, monkeypatch, files={"rank0": 5, "rank1": 5, "manifest.json": 9})
+    own = dict.fromkeys(before, 5)
+    memories._machines, memories._has = (
+        [0, 1],
+        {folder: {1: own | {"rank1": 5}} if is_new else {0: own, 1: {"rank1": 5}}},
+    )
+    rounds = with_another_machine(memories, monkeypatch)
 
     def fail(rank: int, routes: list[Any], at: Path, sizes: Any) -> None:
         rounds.append("bring")
@@ -236,7 +253,7 @@ def test_a_bring_that_fails_leaves_what_was_there(
     assert "No space left on device" in caplog.text
     left = {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else None
     assert left == (None if is_new else before)
-    assert rounds == ["files", "bring", "brought"]  # no rank of this machine reads it before
+    assert rounds == ["bring", "brought"]  # no rank of this machine reads it before
 
 
 def test_one_of_which_a_file_is_lost_on_all_machines_does_not_count(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
@@ -33,8 +33,8 @@ class MachineMemories:
 
     def __init__(self, processes: ProcessControl, consensus: RankConsensus, folder: Path) -> None:
         self._processes, self._consensus, self._folder = processes, consensus, folder
-        #: the first ranks of all machines; and of each checkpoint the files that each of those lacks that have it
-        self._machines, self._lacks = list[int](), dict[Path, dict[int, list[str]]]()
+        #: the first ranks of all machines; and the files of each checkpoint that those have, with their sizes
+        self._machines, self._has = list[int](), dict[Path, dict[int, dict[str, int]]]()
 
     def merged_with(self, disk: list[Path]) -> list[Path]:
         """Return the checkpoints of the disk and those in memory of which nothing is lost, newest first.
@@ -49,14 +49,15 @@ class MachineMemories:
         moments = [_moment_of(path) for path in disk] if self._processes.is_main_process else []
         told = self._consensus.exchange("resume: memory", [mine, moments])
         self._machines = [rank for rank, (held, _) in enumerate(told) if held is not None]
-        found = dict[tuple[Any, ...], dict[int, list[str]]]()
+        found = dict[tuple[Any, ...], dict[int, dict[str, int]]]()
         for rank in self._machines:
-            for *about, lacks in told[rank][0]:
-                found.setdefault(tuple(about), {})[rank] = lacks
-        whole = sorted(about for about, lacks in found.items() if not set.intersection(*map(set, lacks.values())))
+            for *about, has in told[rank][0]:
+                found.setdefault(tuple(about), {})[rank] = has
+        whole = sorted(about for about, has in found.items() if len(set[str]().union(*has.values())) == about[-1])
         memory = [(about, checkpoint_path(self._folder, about[2])) for about in whole]
-        self._lacks = {path: found[about] for about, path in memory}  # of two that have one number the newer counts
-        return merged(list(zip(told[0][1], disk, strict=True)), [*reversed(memory)])
+        self._has = {path: found[about] for about, path in memory}  # of two that have one number the newer counts
+        both = zip(told[0][1], disk, strict=True), reversed(memory)  # of two that are as new the disk has the first
+        return [path for _, path in heapq.merge(*both, key=lambda found: tuple(found[0][:2]), reverse=True)]
 
     def complete(self, folder: Path) -> None:
         """Let machines that lack something of a checkpoint get it, from those that have it in memory.
@@ -70,27 +71,24 @@ class MachineMemories:
         Collective:
             Every process must call.
         """
-        lacks, rank = self._lacks.get(folder, {}), self._processes.process_index
-        needy = [machine for machine in self._machines if lacks and lacks.get(machine) != []]
-        if not needy:
-            return
-        sizes: Mapping[str, int] = {}
-        if rank == min(lacks):
-            files = read_manifest(folder).files.items()
-            # the manifest is the last: before it there is no checkpoint
-            sizes = {**{name: file.size for name, file in files}, MANIFEST: (folder / MANIFEST).stat().st_size}
-        sizes = self._consensus.exchange("resume: files", sizes)[min(lacks)]
+        has, rank = self._has.get(folder, {}), self._processes.process_index
+        sizes = {name: size for files in has.values() for name, size in files.items()}
         routes = [
-            (next(source for source in lacks if name not in lacks[source]), target, name)
-            for target in needy
-            for name in lacks.get(target, sizes)
+            (next(source for source in has if name in has[source]), target, name)
+            for target in self._machines
+            # the manifest is the last: before it there is no checkpoint
+            for name in sorted(sizes, key=lambda name: name == MANIFEST)
+            if name not in has.get(target, ())
         ]
+        if not routes:
+            return
 
         def clear() -> None:
-            # the whole folder, if it is of another checkpoint or of none
-            for name in lacks.get(rank, [""]) if rank in needy else ():
-                with suppress(OSError):
-                    Filesystem().remove(folder / name)
+            for _, target, name in routes:
+                if target == rank:
+                    with suppress(OSError):
+                        # the whole folder, if it is of another checkpoint or of none
+                        Filesystem().remove(folder / name if rank in has else folder)
 
         clear()
         try:
@@ -99,16 +97,6 @@ class MachineMemories:
             clear()
             logger.warning("the checkpoint %s lacks files that other machines have: %s", folder, error)
         self._consensus.exchange("resume: brought", None)  # the other ranks of a machine read what its first one gets
-
-
-def merged(disk: list[tuple[Sequence[Any], Path]], memory: list[tuple[Sequence[Any], Path]]) -> list[Path]:
-    """Return the checkpoints of the disk and of memory, newest first. Of two that are as new the disk has the first.
-
-    Args:
-        disk: Those of the disk, newest first, each with when it was written and after how many steps.
-        memory: Those in memory, alike, and what else they have.
-    """
-    return [path for _, path in heapq.merge(disk, memory, key=lambda found: tuple(found[0][:2]), reverse=True)]
 
 
 def _moment_of(folder: Path) -> tuple[str, int]:
@@ -120,9 +108,10 @@ def _moment_of(folder: Path) -> tuple[str, int]:
 
 
 def _held(folder: Path) -> Iterator[tuple[Any, ...]]:
-    """Yield what tells each checkpoint from others, in their order, and the files that it lacks here."""
+    """Yield what tells each checkpoint from others, in their order, the number of its files, and those here."""
     for number, path in list_checkpoints(folder):
         with suppress(CheckpointError):  # one without a manifest is none
             manifest, sizes = read_manifest(path), file_sizes(path)
-            lacks = [name for name, digest in manifest.files.items() if sizes.get(name) != digest.size]
-            yield *manifest.moment, number, FileDigest.of([manifest.as_bytes()]).xxh3, lacks
+            has = {name: file.size for name, file in manifest.files.items() if sizes.get(name) == file.size}
+            has[MANIFEST] = sizes[MANIFEST]
+            yield *manifest.moment, number, FileDigest.of([manifest.as_bytes()]).xxh3, len(manifest.files) + 1, has
