@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -63,14 +62,13 @@ def exchange_files(rank: int, routes: Iterable[tuple[int, int, str]], folder: Pa
                 content = torch.from_file(str(folder / name), size=sizes[name], dtype=torch.uint8)
             except (OSError, RuntimeError):  # it is gone, or empty, which cannot be mapped
                 content = torch.zeros(sizes[name], dtype=torch.uint8, device="cpu")
-            messages += [
-                dist.isend(content[begun : begun + PIECE], target, tag=TAG) for begun in range(0, sizes[name], PIECE)
-            ]
+            messages += [dist.isend(piece, target, tag=TAG) for piece in torch.split(content, PIECE) if piece.numel()]
     for source, target, name in routes:
         if target == rank:
             pieces = received(source, name)
             problems += problems_of(partial(write, name, pieces))
-            deque(pieces, maxlen=0)  # the sender waits until all has come
+            for _ in pieces:
+                pass  # the sender waits until all has come
     for message in messages:
         message.wait()
     if problems:
