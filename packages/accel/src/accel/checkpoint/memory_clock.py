@@ -55,5 +55,5 @@ class MemoryClock:
         if seconds is None or elapsed_s >= seconds:
             return True
         left = math.ceil((seconds - elapsed_s) * taken / max(elapsed_s, 1e-9))
-        self._asks = step + max(1, min(left, taken))
+        self._asks = step + min(left, taken)
         return False
