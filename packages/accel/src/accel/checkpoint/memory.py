@@ -81,9 +81,9 @@ class MemoryCheckpoints:
         self._saver = StateSaver(
             processes, consensus, registry, self._project, tracker_states, room=self._room, on_error=_tell
         )
-        #: whether the script resumes, and whether it was said what checkpoints need
-        self._resumes = self._said = False
-        self._thread = threading.get_ident()
+        #: the thread in which the script has resumed, and whether it was said what checkpoints need
+        self._thread: int | None = None
+        self._said = False
         #: the steps that were over when each loader was asked for a batch the last time, and the loaders of training
         self._steps_at: dict[object, int] = {}
         self._trains: set[object] = set()
@@ -140,7 +140,7 @@ class MemoryCheckpoints:
 
     def resumed(self, loaded: tuple[Path, Manifest | None] | None) -> None:
         """Note that the script resumes, so that checkpoints help it, and say what it has loaded."""
-        self._resumes, self._thread = True, threading.get_ident()
+        self._thread = threading.get_ident()
         self._clock.begin(self._steps)
         folder, manifest = loaded or (Path(), None)
         if manifest is not None and self._processes.is_main_process:
@@ -163,7 +163,7 @@ class MemoryCheckpoints:
         Collective:
             Every process must call, for the loader of training.
         """
-        if threading.get_ident() != self._thread:
+        if self._thread not in (None, threading.get_ident()):
             self._consensus.warn_once(AHEAD)
             return
         step, loader = self._steps, asked.family
@@ -177,7 +177,7 @@ class MemoryCheckpoints:
             return
         training = self._registry.training
         apart = training.local_only or (training.joining and self._processes.num_processes > 1)
-        if apart or not self._resumes:
+        if apart or self._thread is None:
             self._consensus.warn_once(
                 "no checkpoints are kept in memory inside of LocalSGD and of join_uneven_inputs, where each process has"
                 " steps of its own"
@@ -203,9 +203,8 @@ class MemoryCheckpoints:
         self._clock.begin(step)
 
     def wait(self) -> None:
-        """Wait until none is being written, on every process."""
-        with suppress(CheckpointError):  # which was said
-            self._saver.wait()
+        """Wait until none is being written, on every process. What fails was said."""
+        self._saver.wait()
 
     def _save(self) -> None:
         first = not self._said
