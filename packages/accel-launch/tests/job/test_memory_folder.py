@@ -19,7 +19,6 @@ from accel_checkpoint.retention import list_checkpoints
 from accel_launch.cli.launch_command import resolve_options
 from accel_launch.job.job import Job, read_job
 from accel_launch.job.job_runner import supervised
-from accel_launch.memory import job_folder
 from accel_launch.memory.job_folder import end_dead_folders, job_folders, run_with_memory
 from accel_launch.memory.rescue import in_memory_of
 from accel_launch.report.job_result import JobResult, ProcessExit
@@ -124,6 +123,12 @@ def dead_folder(place: Path) -> Path:
         end_dead_folders(place, pytest.fail)
         assert folder.is_dir()
     return folder
+
+
+def a_day_passes(folder: Path) -> None:
+    """Let all in a folder be older than a day."""
+    for path in folder.rglob("*"):
+        os.utime(path, (time.time() - 24 * 3600 - 60,) * 2, follow_symlinks=False)
 
 
 def test_the_folder_is_of_this_user_alone_and_gone_after_success(tmp_path: Path, place: Path) -> None:
@@ -253,7 +258,7 @@ def test_the_only_copy_stays_if_it_cannot_be_moved(
 
     def body(mine: Job) -> None:
         kept.append(in_memory(folder_of(mine), project, 9))
-        monkeypatch.setattr(job_folder, "_is_old", lambda folder: True)  # the job has hung
+        a_day_passes(folder_of(mine))  # the job has hung
         if lacks == "package":
             monkeypatch.setitem(sys.modules, "accel_checkpoint.retention", None)
         else:
@@ -349,11 +354,9 @@ def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(
 
 
 @pytest.mark.parametrize("without", ["machine", "project"])
-def test_a_day_later_nobody_is_waited_for(
-    without: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_day_later_nobody_is_waited_for(without: str, place: Path, tmp_path: Path) -> None:
     """Machines of one name may share a disk, and see no locks of each other; and a project may have been removed."""
-    dead, project, said, now = dead_folder(place), tmp_path / "project", list[str](), time.time()
+    dead, project, said = dead_folder(place), tmp_path / "project", list[str]()
     in_memory(dead, project, 4)
     if without == "machine":
         (dead / ".of-a-launcher").write_text(f"{platform.node()}\nanother system")
@@ -361,7 +364,7 @@ def test_a_day_later_nobody_is_waited_for(
         project.rmdir()
     end_dead_folders(place, said.append)
     assert dead.is_dir()
-    monkeypatch.setattr(time, "time", lambda: now + 24 * 3600 + 60)
+    a_day_passes(dead)
     end_dead_folders(place, said.append)
     assert not dead.exists()
     assert [*steps_of(project), len(said)] == ([4, 1] if without == "machine" else [2])

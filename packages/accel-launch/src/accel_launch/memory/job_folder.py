@@ -8,7 +8,7 @@ import platform
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -121,11 +121,9 @@ def end_folder(folder: Path, say: Callable[[str], None], *, well: bool = False) 
     """
     from accel_launch.memory.rescue import rescue
 
-    began = (folder / ENDING).exists()
-    if not began:  # since then a day is counted
-        with suppress(OSError):
-            (folder / ENDING).touch()
-    if well or all([rescue(kept, say) for kept in folder.glob("*/checkpoints")]) or (began and _is_old(folder)):
+    with suppress(OSError):  # it is there since an end that could not move all, from which a day is counted
+        (folder / ENDING).touch(exist_ok=False)
+    if well or all([rescue(kept, say) for kept in folder.glob("*/checkpoints")]) or _are_old([folder / ENDING]):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -141,7 +139,8 @@ def end_dead_folders(place: Path, say: Callable[[str], None], *, own: Path | Non
         until = time.monotonic() + ENDING_S
         with suppress(FileNotFoundError):  # another process has ended it
             # machines may share a disk, and see no locks of each other
-            while time.monotonic() < until and ((folder / MARKER).read_text() == _machine() or _is_old(folder)):
+            sees_locks = (folder / MARKER).read_text() == _machine()
+            while time.monotonic() < until and (sees_locks or _are_old(folder.glob("**/*"))):
                 try:
                     lock = _lock(folder)
                 except BlockingIOError:
@@ -183,6 +182,6 @@ def _machine() -> str:
     return system.read_text() if system.exists() else platform.node()
 
 
-def _is_old(folder: Path) -> bool:
-    """Return whether nothing in a folder has changed for a day."""
-    return time.time() - max(path.lstat().st_mtime for path in folder.glob("**/*")) > OLD_S
+def _are_old(paths: Iterable[Path]) -> bool:
+    """Return whether none of these has changed for a day."""
+    return time.time() - max(path.lstat().st_mtime for path in paths) > OLD_S
