@@ -32,7 +32,7 @@ OLD_S = 24 * 3600.0
 
 def memory_place(named: str | None) -> Path | None:
     """Return the folder in which folders of jobs are made: the named one, or the tmpfs, or None if there is none."""
-    if named is not None:
+    if named:
         return Path(named).absolute()
     return SHARED_MEMORY if SHARED_MEMORY.is_mount() else None
 
@@ -85,7 +85,7 @@ def _made_for(job: Job, say: Callable[[str], None]) -> tuple[Path, int] | None:
         folder = place / f"accel-memory-{secrets.token_hex(8)}"
         return folder, make_folder(folder)
     except Exception as error:  # a launch that has not asked for them must not end by them
-        if settings.memory_checkpoint_every is None and settings.memory_checkpoint_dir is None:
+        if not (settings.memory_checkpoint_every or settings.memory_checkpoint_dir):
             return None
         raise CannotRun("accel launch", [f"no checkpoints can be kept in memory: {error}"]) from error
 
@@ -167,7 +167,7 @@ def job_folders(place: Path) -> list[Path]:
 
 def _lock(folder: Path) -> int:
     """Return an open lock of a folder. Raise BlockingIOError if another process has it."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
