@@ -46,38 +46,34 @@ def newest_whole(folder: Path) -> Path | None:
     return next((path for _, path in reversed(list_checkpoints(folder)) if is_whole(path)), None)
 
 
-def copy_newest(source: Path, folder: Path) -> Path | None:
-    """Copy the newest whole checkpoint of one folder into another, under the next number there.
+def copy_newer(checkpoint: Path, folder: Path) -> Path | None:
+    """Copy a checkpoint into a folder, under the next number there.
 
     Args:
-        source: Folder of the checkpoints to choose from.
+        checkpoint: A whole checkpoint.
         folder: Folder of checkpoints, on any disk.
 
     Returns:
-        The new path, or None if no checkpoint is whole, or the other folder has a checkpoint that is as new.
+        The new path, or None if the folder has a whole checkpoint that is as new.
 
     Raises:
-        CheckpointError: The newest is damaged, or the disk refuses.
+        CheckpointError: The checkpoint is damaged, or the disk refuses.
     """
-    newest, there = newest_whole(source), newest_whole(folder)
-    if newest is None:
-        return None
-    manifest = read_manifest(newest)
+    there, manifest = newest_whole(folder), read_manifest(checkpoint)
     if there is not None and read_manifest(there).moment >= manifest.moment:
         return None
     stage = StagedCheckpoint(checkpoint_path(folder, next_number(folder)))
-    named = False
     try:
         for name in manifest.files:
-            stage.write(name, read_pieces(newest / name))
+            stage.write(name, read_pieces(checkpoint / name))
         if stage.files != manifest.files:
-            raise CheckpointError(f"{newest} is damaged: its content is not what was written")
+            raise CheckpointError(f"{checkpoint} is damaged: its content is not what was written")
         stage.seal(manifest)
-        named = stage.commit(replace=False)
+        if stage.commit(replace=False):
+            return stage.target
     finally:
-        if not named:
-            stage.abandon()
-    return stage.target if named else copy_newest(source, folder)  # another job has taken the number meanwhile
+        stage.abandon()
+    return copy_newer(checkpoint, folder)  # another job has taken the number meanwhile
 
 
 def retain(folder: Path, limit: int, filesystem: Filesystem | None = None, *, whole: bool = True) -> list[Path]:

@@ -24,16 +24,17 @@ def rescue(kept: Path, say: Callable[[str], None]) -> bool:
     """
     try:
         from accel_checkpoint.filesystem import identity_of
-        from accel_checkpoint.retention import copy_newest, newest_whole
+        from accel_checkpoint.retention import copy_newer, newest_whole
 
         project = project_of(kept)
         # a disk that was mounted again has other numbers, and only another container another namespace, too
         if set(identity_of(project.parent)).isdisjoint(os.readlink(kept.with_name(IDENTITY)).split(" ")):
             raise FileNotFoundError(f"{project.parent} is not the project that it was taken for: is its disk there?")
-        moved = copy_newest(kept, project)
-        if moved is not None:
-            say(f"accel: the newest checkpoint in memory was moved to {moved}")
-        elif newest_whole(kept) is None and any(kept.iterdir()):
+        newest = newest_whole(kept)
+        if newest is not None:
+            if moved := copy_newer(newest, project):
+                say(f"accel: the newest checkpoint in memory was moved to {moved}")
+        elif any(kept.iterdir()):
             say(f"accel: the checkpoints of {project} in memory are lost, as none is whole on this machine")
     except Exception as error:  # noqa: BLE001 - whatever fails, the only copy is to stay
         say(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from accel_checkpoint import CheckpointError, Manifest, StagedCheckpoint, is_whole, read_manifest, verify
 from accel_checkpoint.filesystem import Filesystem
-from accel_checkpoint.retention import copy_newest, list_checkpoints
+from accel_checkpoint.retention import copy_newer, list_checkpoints, newest_whole
 
 
 def save(folder: Path, number: int, written: str = "2026", steps: int = 0) -> Path:
@@ -19,11 +19,18 @@ def save(folder: Path, number: int, written: str = "2026", steps: int = 0) -> Pa
     return stage.target
 
 
+def copy_newest(folder: Path) -> Path | None:
+    """Copy the newest whole checkpoint in memory to the disk, as launchers do."""
+    newest = newest_whole(folder / "memory")
+    assert newest is not None
+    return copy_newer(newest, folder / "disk")
+
+
 def test_the_newest_is_copied_with_all_of_its_files(tmp_path: Path) -> None:
     for number in (3, 12):
         save(tmp_path / "memory", number, f"2026-0{number % 10}")
     save(tmp_path / "disk", 7, "2025")
-    copied = copy_newest(tmp_path / "memory", tmp_path / "disk")
+    copied = copy_newest(tmp_path)
     assert copied == tmp_path / "disk" / "checkpoint_8"
     manifest = read_manifest(copied)
     assert verify(copied, manifest).problems == []
@@ -34,7 +41,7 @@ def test_the_newest_is_copied_with_all_of_its_files(tmp_path: Path) -> None:
 def test_one_that_is_as_new_on_the_disk_is_enough(written: str, steps: int, copied: bool, tmp_path: Path) -> None:
     save(tmp_path / "memory", 0, "2026", 5)
     save(tmp_path / "disk", 1, written, steps)
-    assert (copy_newest(tmp_path / "memory", tmp_path / "disk") is not None) is copied
+    assert (copy_newest(tmp_path) is not None) is copied
     assert len(list_checkpoints(tmp_path / "disk")) == 1 + copied
 
 
@@ -52,7 +59,7 @@ def test_a_number_that_another_job_takes_meanwhile_is_not_waited_for(
         save(tmp_path / "disk", 0, "2027" if newer else "2025")
 
     monkeypatch.setattr(StagedCheckpoint, "seal", slow)
-    copied = copy_newest(tmp_path / "memory", tmp_path / "disk")
+    copied = copy_newest(tmp_path)
     assert copied == (None if newer else tmp_path / "disk" / "checkpoint_1")
     written = [read_manifest(path).moment[0] for _, path in list_checkpoints(tmp_path / "disk")]
     assert written == (["2027"] if newer else ["2025", "2026"])
@@ -62,10 +69,10 @@ def test_a_number_that_another_job_takes_meanwhile_is_not_waited_for(
 def test_one_that_is_not_whole_is_not_copied(tmp_path: Path) -> None:
     save(tmp_path / "memory", 0)
     (save(tmp_path / "memory", 1) / "more" / "text").unlink()
-    copied = copy_newest(tmp_path / "memory", tmp_path / "disk")
+    copied = copy_newest(tmp_path)
     assert copied is not None
     assert (copied / "more" / "text").read_text() == "0"
-    assert copy_newest(tmp_path / "none", tmp_path / "disk") is None
+    assert newest_whole(tmp_path / "none") is None
 
 
 def test_a_damaged_one_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -74,7 +81,7 @@ def test_a_damaged_one_leaves_nothing_behind(tmp_path: Path) -> None:
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(CheckpointError, match="is damaged"):
-        copy_newest(tmp_path / "memory", tmp_path / "disk")
+        copy_newest(tmp_path)
     assert list((tmp_path / "disk").iterdir()) == []
 
 
@@ -86,6 +93,6 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Filesystem, "write", refuse)
     with pytest.raises(CheckpointError, match="no room: No space left on device"):
-        copy_newest(tmp_path / "memory", tmp_path / "disk")
+        copy_newest(tmp_path)
     assert list((tmp_path / "disk").iterdir()) == []
     assert is_whole(tmp_path / "memory" / "checkpoint_0")
