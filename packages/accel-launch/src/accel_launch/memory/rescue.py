@@ -59,9 +59,10 @@ def in_memory_of(path: Path) -> list[Path]:
 
     place = memory_place(process_environ().get("ACCEL_MEMORY_CHECKPOINT_DIR")) or SHARED_MEMORY
     found = list[Path]()
-    for kept in [kept for job in job_folders(place) for kept in job.glob("*/checkpoints")]:
-        with suppress(FileNotFoundError):  # its job ends at this moment
-            project = project_of(kept)
-            if path.absolute() in (project, project.parent):
-                found += [checkpoint for _, checkpoint in list_checkpoints(kept)]
+    for job in job_folders(place):
+        for kept in job.glob("*/checkpoints"):
+            with suppress(FileNotFoundError):  # its job ends at this moment
+                project = project_of(kept)
+                if path.absolute() in (project, project.parent):
+                    found += [checkpoint for _, checkpoint in list_checkpoints(kept)]
     return found

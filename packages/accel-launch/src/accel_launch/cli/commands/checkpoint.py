@@ -29,9 +29,8 @@ def _report(name: str, path: str) -> int:
 
     from accel_launch.memory.rescue import in_memory_of
 
-    memory = in_memory_of(Path(path)) if name == "ls" else []
     try:
-        return inspect(name, Path(path), memory)
+        return inspect(name, Path(path), in_memory_of(Path(path)))
     except CheckpointError as error:
         raise CannotRun("accel checkpoint", [str(error)]) from None
 
