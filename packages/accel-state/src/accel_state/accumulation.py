@@ -66,6 +66,10 @@ class WindowListener(Protocol):
         """Begin a window: if the window before it was dropped, its gradients have to go."""
 
 
+def _do_nothing(asked: Any, first: bool) -> None:
+    """Do nothing before a batch."""
+
+
 class AccumulationState:
     """The owner of the window of micro-batches: when it begins, when its step is due, and when it is dropped.
 
@@ -91,7 +95,7 @@ class AccumulationState:
         #: whether the data end on any rank, where those of ranks end apart: asked in each micro-batch, by all
         self.ends_anywhere: Callable[[bool], bool] | None = None
         #: called when a pass is asked for a batch, with whether it is the first one
-        self.before_batch: Callable[[Any, bool], None] | None = None
+        self.before_batch: Callable[[Any, bool], None] = _do_nothing
         self._passes: list[LoaderPass] = []
         self._listeners: list[weakref.ref[WindowListener]] = []
 
@@ -186,7 +190,7 @@ class AccumulationState:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, which comes along with that of an optimizer, tells the copies only.
-        return {**self.__dict__, "_listeners": [], "before_batch": None}
+        return {**self.__dict__, "_listeners": [], "before_batch": _do_nothing}
 
     @property
     def waiting(self) -> bool:
@@ -203,8 +207,7 @@ class AccumulationState:
         Yields:
             All passes that run, the active one last, as this object goes on to keep them.
         """
-        if self.before_batch is not None:
-            self.before_batch(loader_pass, True)
+        self.before_batch(loader_pass, True)
         self._passes.append(loader_pass)
         try:
             yield self._passes
@@ -217,7 +220,7 @@ class AccumulationState:
 
         After the last batch nothing is noted, since the script may have more to do at the end of an epoch.
         """
-        if self.before_batch is not None and not loader_pass.last:
+        if not loader_pass.last:
             self.before_batch(loader_pass, False)
 
     def activate(self, loader_pass: LoaderPass) -> None:
