@@ -118,11 +118,8 @@ def identity_of(folder: Path) -> tuple[str, str]:
 
     The latter changes when a network disk is mounted again.
     """
-    try:
-        namespace = os.readlink("/proc/self/ns/mnt")
-    except OSError:  # not Linux
-        namespace = ""
-    return namespace, "{}-{}".format(*os.stat(folder)[1:3])
+    # where the system is not Linux, no such link leads to another name
+    return Path("/proc/self/ns/mnt").resolve().name, "{}-{}".format(*os.stat(folder)[1:3])
 
 
 def has_content(folder: Path) -> bool:
