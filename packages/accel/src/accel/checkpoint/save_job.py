@@ -108,7 +108,7 @@ class SaveJob:
         about: What the manifest says about the run.
         rng_states: The random numbers of all ranks.
         stage: The hidden folder, if it was made already.
-        elsewhere: The files on other machines.
+        parts: The files that all ranks have written, on whichever machine.
     """
 
     target: Path
@@ -118,7 +118,7 @@ class SaveJob:
     about: dict[str, Any]
     rng_states: list[Any]
     stage: StagedCheckpoint | None = None
-    elsewhere: dict[str, FileDigest] = field(default_factory=dict)
+    parts: dict[str, FileDigest] = field(default_factory=dict)
 
     def begin(self) -> StagedCheckpoint:
         """Make the hidden folder, or join the ranks that have, and return it."""
@@ -154,10 +154,14 @@ class SaveJob:
             CheckpointError: It is not visible in time.
         """
         stage, until = self.begin(), time.monotonic() + limit_s
-        written = {name: (rank, *digest) for rank, part in enumerate(parts[:here]) for name, digest in part.items()}
         while True:
             sizes = file_sizes(stage.path)
-            missing = [(rank, name) for name, (rank, size, _) in written.items() if sizes.get(name) != size]
+            missing = [
+                (rank, name)
+                for rank, part in enumerate(parts[:here])
+                for name, (size, _) in part.items()
+                if sizes.get(name) != size
+            ]
             if not missing:
                 break
             if time.monotonic() > until:
@@ -167,8 +171,8 @@ class SaveJob:
                     f" all machines share; {self.target} is on none"
                 )
             time.sleep(0.1)
-        stage.files |= {name: FileDigest(size, xxh3) for name, (_, size, xxh3) in written.items()}
-        self.elsewhere = {name: FileDigest(*digest) for part in parts[here:] for name, digest in part.items()}
+        self.parts = {name: FileDigest(*digest) for part in parts for name, digest in part.items()}
+        stage.files |= {name: digest for name, digest in self.parts.items() if name in sizes}
 
     def seal(self) -> None:
         """Write the small texts and, last, the manifest, when all tensors are in the hidden folder."""
@@ -180,7 +184,7 @@ class SaveJob:
             stage.write(RANK_STATES, [rank_lines(ranks)])
             ranks = []
         stage.adopt()
-        stage.seal(Manifest(self.about, stage.files | self.elsewhere, contents.items, ranks, contents.parts))
+        stage.seal(Manifest(self.about, stage.files | self.parts, contents.items, ranks, contents.parts))
 
     def end(self, *, named: bool) -> None:
         """Close the hidden folder that another rank has `named`, or remove it."""
