@@ -81,9 +81,9 @@ class MemoryCheckpoints:
         self._saver = StateSaver(
             processes, consensus, registry, self._project, tracker_states, room=self._room, on_error=_tell
         )
-        #: the thread in which the script has resumed, and whether it was said what checkpoints need
+        #: the thread in which the script has resumed, and whether none was taken yet, which tells the room
         self._thread: int | None = None
-        self._said = False
+        self._first = True
         #: the steps that were over when each loader was asked for a batch the last time, and the loaders of training
         self._steps_at: dict[object, int] = {}
         self._trains: set[object] = set()
@@ -207,16 +207,16 @@ class MemoryCheckpoints:
         self._saver.wait()
 
     def _save(self) -> None:
-        first = not self._said
         try:
             self._saver.save(None, asynchronous=True, max_shard_size="10GB")
         except CheckpointError as error:  # the same on all processes
             if self._processes.is_main_process:
                 _tell(error)
-            if first:
+            if self._first:
                 # words for a person, and no traceback: no process ends before the main process has said them
                 self._consensus.exchange("checkpoint in memory: refused", None)
                 raise SystemExit(1) from None
+        self._first = False
 
     @property
     def _steps(self) -> int:
@@ -224,9 +224,8 @@ class MemoryCheckpoints:
         return max((optimizer.ended for optimizer in self._registry.preparer.optimizers), default=0)
 
     def _room(self, size: int, by_all: bool) -> None:
-        """Say at the first what they need, or raise if this machine has no room. This rank writes `size` bytes."""
-        first, self._said = not self._said, True
-        if first and self._processes.is_local_main_process:
+        """Raise if this machine has no room for the first, or say what they need. This rank writes `size` bytes."""
+        if self._first and self._processes.is_local_main_process:
             topology = self._processes.run.topology
             kept = topology.local_world_size * (1 + self._project.save_on_each_node) if by_all else 1
             # while it is written; a machine that lacks a part when it resumes gets all
