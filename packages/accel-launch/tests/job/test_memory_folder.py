@@ -101,7 +101,8 @@ def in_memory(folder: Path, project: Path, *numbers: int) -> Path:
     project.mkdir(exist_ok=True)
     kept = folder / "of-the-project"
     kept.mkdir()
-    (kept / "identity").symlink_to(" ".join(identity_of(project)))
+    for name in identity_of(project):
+        (kept / name).touch()
     (kept / "project").symlink_to(project / "checkpoints")
     for number in numbers:
         save(kept / "checkpoints", number)
@@ -214,9 +215,8 @@ def test_only_the_project_itself_gets_it_and_else_it_stays(another: bool, tmp_pa
     project, away, said = tmp_path / "project", tmp_path / "away", list[str]()
     dead = dead_folder(place)
     kept = in_memory(dead, project, 9)
-    _, numbers = identity_of(project)
-    (kept.parent / "identity").unlink()
-    (kept.parent / "identity").symlink_to(f"mnt:[1] {numbers}")
+    namespace, _ = identity_of(project)
+    (kept.parent / namespace).rename(kept.parent / "mnt:[1]")
     project.rename(away)
     if another:
         project.mkdir()

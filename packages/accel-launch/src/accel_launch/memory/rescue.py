@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-#: the link of the workers to the checkpoints of the project, beside those in memory; and a link that is its identity,
-#: as another container may have another project at the same path
-PROJECT, IDENTITY = "project", "identity"
+#: the link of the workers to the checkpoints of the project, beside those in memory
+PROJECT = "project"
 
 
 def rescue(kept: Path, say: Callable[[str], None]) -> bool:
@@ -28,7 +26,7 @@ def rescue(kept: Path, say: Callable[[str], None]) -> bool:
 
         project = project_of(kept)
         # a disk that was mounted again has other numbers, and only another container another namespace, too
-        if set(identity_of(project.parent)).isdisjoint(os.readlink(kept.with_name(IDENTITY)).split(" ")):
+        if not any(kept.with_name(name).exists() for name in identity_of(project.parent)):
             raise FileNotFoundError(f"{project.parent} is not the project that it was taken for: is its disk there?")
         newest = newest_whole(kept)
         if newest is not None:

@@ -92,8 +92,8 @@ class MemoryCheckpoints:
                 folder.mkdir(exist_ok=True)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 # another container may have another project at the same path
-                (folder / "identity").unlink(missing_ok=True)
-                (folder / "identity").symlink_to(" ".join(identity_of(place.parent)))
+                for name in identity_of(place.parent):
+                    (folder / name).touch()
                 (folder / "project").symlink_to(place)  # it is there if this is no first start
         registry.components.accumulation.before_batch = self.before_batch
 
