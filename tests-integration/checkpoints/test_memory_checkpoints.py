@@ -123,10 +123,10 @@ def test_torchrun_is_told_that_nobody_owns_the_memory(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs a tmpfs at /dev/shm")
 def test_the_tmpfs_of_linux_is_used_and_left_empty(forking_python: str, tmp_path: Path) -> None:
-    before = job_folders(Path("/dev/shm"))
+    before = set(job_folders(Path("/dev/shm")))
     plan = Plan(str(tmp_path / "killed"), [[0, 8, "end"]], pause_s=0.02)
     by = (*KEEPS, "--max_restarts", "1", "--num_processes")
     ended = start(SCRIPT, json.dumps(asdict(plan)), by=by, python=forking_python).end()
     assert ended.code == 0, ended.err
     assert re.search(r"resumed from the checkpoint /dev/shm/accel-memory-\S+, in memory: step 5, ", ended.err)
-    assert set(job_folders(Path("/dev/shm"))) <= set(before)
+    assert set(job_folders(Path("/dev/shm"))) <= before

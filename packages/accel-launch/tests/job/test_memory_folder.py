@@ -307,13 +307,13 @@ def test_two_jobs_at_once_in_one_project_leave_each_other_alone(tmp_path: Path, 
     project, said = tmp_path / "project", list[str]()
 
     def other(mine: Job) -> None:
-        assert len(job_folders(place)) == 2
+        assert len([*job_folders(place)]) == 2
         in_memory(folder_of(mine), project, 9)
 
     def body(mine: Job) -> None:
         in_memory(folder_of(mine), project, 4)
         run(placed(tmp_path, place), pytest.fail, other)
-        assert job_folders(place) == [folder_of(mine)]
+        assert [*job_folders(place)] == [folder_of(mine)]
 
     run(placed(tmp_path, place), said.append, body, FAILED)
     assert steps_of(project) == [4]
@@ -323,10 +323,10 @@ def test_only_folders_that_a_launcher_has_made_are_those_of_jobs(place: Path, mo
     """And those of other users are not looked at."""
     dead = dead_folder(place)
     (place / "accel-memory-no-mark").mkdir()
-    assert job_folders(place) == [dead]
+    assert [*job_folders(place)] == [dead]
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: 12345)
-        assert job_folders(place) == []
+        assert [*job_folders(place)] == []
     end_dead_folders(place, pytest.fail)
     assert [path.name for path in place.iterdir()] == ["accel-memory-no-mark"]
 
@@ -344,13 +344,13 @@ def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(
             for number in disk:
                 save(project / "checkpoints", number)
             for path in (project, project / "checkpoints")[: 1 + len(disk)]:
-                assert inspect("ls", path, in_memory_of(path)) == 0
+                assert inspect("ls", path, [*in_memory_of(path)]) == 0
                 listed = [line[:24].strip() for line in capsys.readouterr().out.splitlines()]
                 on_disk = [f"checkpoint_{number}" for number in disk]
                 assert listed == ["", *on_disk, "checkpoint_4 (memory)", "checkpoint_9 (memory)"]
 
     run(placed(tmp_path, place), pytest.fail, body)
-    assert in_memory_of(project) == []
+    assert [*in_memory_of(project)] == []
 
 
 @pytest.mark.parametrize("without", ["machine", "project"])
@@ -377,7 +377,7 @@ def test_memory_that_the_system_has_removed_is_made_again(tmp_path: Path, place:
         folder = folder_of(mine)
         shutil.rmtree(folder)
         with supervised(mine, pytest.fail, None, bound=False):  # type: ignore[arg-type] # nothing is started
-            assert job_folders(place) == [folder]
+            assert [*job_folders(place)] == [folder]
             end_after = subprocess.run(["flock", "-n", str(folder), "true"], check=False)
             assert end_after.returncode == 1
         in_memory(folder, project, 4)

@@ -8,7 +8,7 @@ import platform
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -155,14 +155,12 @@ def end_dead_folders(place: Path, say: Callable[[str], None], *, own: Path | Non
                 break
 
 
-def job_folders(place: Path) -> list[Path]:
-    """Return the folders of jobs of this user, of those that run and of others."""
-    found = []
+def job_folders(place: Path) -> Iterator[Path]:
+    """Yield the folders of jobs of this user, of those that run and of others."""
     for path in place.glob("accel-memory-*"):
         with suppress(OSError):
             if path.lstat().st_uid == os.getuid() and (path / MARKER).exists():
-                found.append(path)
-    return found
+                yield path
 
 
 def _lock(folder: Path) -> int:

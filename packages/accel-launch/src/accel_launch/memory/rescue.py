@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,19 +48,17 @@ def project_of(kept: Path) -> Path:
     return kept.with_name(PROJECT).readlink()
 
 
-def in_memory_of(path: Path) -> list[Path]:
-    """Return the checkpoints in memory of a project that is at a path, or whose checkpoints are, the oldest first."""
+def in_memory_of(path: Path) -> Iterator[Path]:
+    """Yield the checkpoints in memory of a project that is at a path, or whose checkpoints are, the oldest first."""
     from accel_checkpoint.retention import list_checkpoints
     from accel_state.environ import process_environ
 
     from accel_launch.memory.job_folder import SHARED_MEMORY, job_folders, memory_place
 
     place = memory_place(process_environ().get("ACCEL_MEMORY_CHECKPOINT_DIR")) or SHARED_MEMORY
-    found = list[Path]()
     for job in job_folders(place):
         for kept in job.glob("*/checkpoints"):
             with suppress(FileNotFoundError):  # its job ends at this moment
                 project = project_of(kept)
                 if path.absolute() in (project, project.parent):
-                    found += [checkpoint for _, checkpoint in list_checkpoints(kept)]
-    return found
+                    yield from (checkpoint for _, checkpoint in list_checkpoints(kept))

@@ -30,7 +30,7 @@ def _report(name: str, path: str) -> int:
     from accel_launch.memory.rescue import in_memory_of
 
     try:
-        return inspect(name, Path(path), in_memory_of(Path(path)))
+        return inspect(name, Path(path), [*in_memory_of(Path(path))])
     except CheckpointError as error:
         raise CannotRun("accel checkpoint", [str(error)]) from None
 
