@@ -215,14 +215,6 @@ class AccumulationState:
             # By identity: an outer pass may end before an inner one that was left with `break`.
             self._passes[:] = [other for other in self._passes if other is not loader_pass]
 
-    def ask(self, loader_pass: LoaderPass) -> None:
-        """Note that a pass is asked for a batch after the current one: the script has done all for the current one.
-
-        After the last batch nothing is noted, since the script may have more to do at the end of an epoch.
-        """
-        if not loader_pass.last:
-            self.before_batch(loader_pass, False)
-
     def activate(self, loader_pass: LoaderPass) -> None:
         """Make a pass the active one: its batch comes, though other passes were begun since and left standing."""
         self._passes[:] = [*(other for other in self._passes if other is not loader_pass), loader_pass]

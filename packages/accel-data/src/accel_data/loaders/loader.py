@@ -144,7 +144,8 @@ class DataLoaderShard(DataLoaderStateMixin, DataLoader[Batch]):
                     if epoch.last:
                         cursor.finish()
                     yield batch
-                    self.accumulation.ask(epoch)
+                    if not epoch.last:  # after the last batch the script may have more to do at the end of an epoch
+                        self.accumulation.before_batch(epoch, False)
                 cursor.finish()
                 running.ended = True
                 if resumed and not epoch.last and self._speaks_for_job:
