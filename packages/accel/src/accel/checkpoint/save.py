@@ -261,7 +261,7 @@ class StateSaver:
     def _write_part(self, name: str, writer_of: list[int], job: SaveJob) -> None:
         """Write the part of this rank, and name the checkpoint where all is there: on rank 0, or on each machine."""
         named, rank, results = False, self._processes.process_index, self._consensus.results
-        here = [other for other, writer in enumerate(writer_of) if writer == rank] or [rank]
+        here = [other for other, writer in enumerate(writer_of) if writer == rank]
 
         def seal() -> dict[str, int]:
             if rank or not parts:
