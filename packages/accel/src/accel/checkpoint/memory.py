@@ -121,11 +121,11 @@ class MemoryCheckpoints:
             CannotRun: The script asks for them, and nobody would remove them.
         """
         asked = project.memory_checkpoint_every
-        interval = SaveInterval.of(environ.get(MEMORY_CHECKPOINT_EVERY) if asked is None else asked)
+        interval = SaveInterval.of(asked or environ.get(MEMORY_CHECKPOINT_EVERY))
         if interval is None:
             return None
         folder = environ.get(MEMORY_CHECKPOINTS)
-        if folder and project.project_dir is not None:
+        if folder and project.project_dir:
             return cls(processes, consensus, registry, Path(folder), interval, project, tracker_states)
         why = (
             "resume() looks for them by the project, and there is no project_dir: pass Accelerator(project_dir=...)"
@@ -133,7 +133,7 @@ class MemoryCheckpoints:
             else "nobody would remove them, as no `accel launch` watches these processes, or it has found no tmpfs:"
             " start the script by `accel launch --memory_checkpoint_every N`, or leave memory_checkpoint_every out"
         )
-        if asked is not None:
+        if asked:
             raise CannotRun(f"memory_checkpoint_every={asked!r}", [why])
         consensus.warn_once(f"no checkpoints are kept in memory: {why}")
         return None
