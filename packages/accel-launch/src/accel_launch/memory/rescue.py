@@ -24,7 +24,7 @@ def rescue(kept: Path, say: Callable[[str], None]) -> bool:
         from accel_checkpoint.filesystem import identity_of
         from accel_checkpoint.retention import copy_newer, newest_whole
 
-        project = project_of(kept)
+        project = kept.with_name(PROJECT).readlink()
         # a disk that was mounted again has other numbers, and only another container another namespace, too
         if not any(kept.with_name(name).exists() for name in identity_of(project.parent)):
             raise FileNotFoundError(f"{project.parent} is not the project that it was taken for: is its disk there?")
@@ -43,11 +43,6 @@ def rescue(kept: Path, say: Callable[[str], None]) -> bool:
     return True
 
 
-def project_of(kept: Path) -> Path:
-    """Return the folder of the checkpoints of the project that a folder of checkpoints in memory is of."""
-    return kept.with_name(PROJECT).readlink()
-
-
 def in_memory_of(path: Path) -> Iterator[Path]:
     """Yield the checkpoints in memory of a project that is at a path, or whose checkpoints are, the oldest first."""
     from accel_checkpoint.retention import list_checkpoints
@@ -59,6 +54,6 @@ def in_memory_of(path: Path) -> Iterator[Path]:
     for job in job_folders(place):
         for kept in job.glob("*/checkpoints"):
             with suppress(FileNotFoundError):  # its job ends at this moment
-                project = project_of(kept)
+                project = kept.with_name(PROJECT).readlink()
                 if path.absolute() in (project, project.parent):
                     yield from (checkpoint for _, checkpoint in list_checkpoints(kept))
