@@ -319,16 +319,17 @@ def test_two_jobs_at_once_in_one_project_leave_each_other_alone(tmp_path: Path, 
     assert steps_of(project) == [4]
 
 
-def test_only_folders_that_a_launcher_has_made_are_those_of_jobs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And those of other users are not looked at."""
+def test_only_folders_that_a_launcher_has_made_are_ended(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others stay, and those of other users are not looked at."""
     dead = dead_folder(place)
     (place / "accel-memory-no-mark").mkdir()
-    assert [*job_folders(place)] == [dead]
+    (place / "accel-memory-file").touch()
+    assert {*job_folders(place)} == {dead, place / "accel-memory-no-mark"}
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: 12345)
         assert [*job_folders(place)] == []
     end_dead_folders(place, pytest.fail)
-    assert [path.name for path in place.iterdir()] == ["accel-memory-no-mark"]
+    assert {path.name for path in place.iterdir()} == {"accel-memory-no-mark", "accel-memory-file"}
 
 
 def test_checkpoints_in_memory_are_listed_with_those_of_the_disk(

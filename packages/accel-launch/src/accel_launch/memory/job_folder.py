@@ -21,8 +21,8 @@ from accel_launch.job.plan import words_of
 from accel_launch.report.job_result import JobResult
 
 SHARED_MEMORY = Path("/dev/shm")
-#: the file that says which machine has made a folder, without which nothing is ever removed; and that of a folder
-#: which is being ended
+#: the file that says which machine has made a folder, without which it is never removed; and that of a folder which is
+#: being ended
 MARKER, ENDING = ".of-a-launcher", ".ends"
 #: seconds that a launcher waits for another process to end the folder of a dead launcher
 ENDING_S = 60.0
@@ -137,29 +137,30 @@ def end_dead_folders(place: Path, say: Callable[[str], None], *, own: Path | Non
     """
     for folder in job_folders(place):
         until = time.monotonic() + ENDING_S
-        with suppress(FileNotFoundError):  # another process has ended it
-            # machines may share a disk, and see no locks of each other
-            sees_locks = (folder / MARKER).read_text() == _machine()
-            while time.monotonic() < until and (sees_locks or _are_old(folder.glob("**/*"))):
+        with suppress(FileNotFoundError):  # another process has ended it, or makes it at this moment
+            while time.monotonic() < until and (
+                # machines may share a disk, and see no locks of each other
+                (folder / MARKER).read_text() == _machine() or _are_old(folder.glob("**/*"))
+            ):
                 try:
                     lock = _lock(folder)
                 except BlockingIOError:
                     if folder != own and not (folder / ENDING).exists():  # its launcher lives
                         break
                     time.sleep(0.05)
-                    continue
-                try:
-                    end_folder(folder, say)
-                finally:
-                    os.close(lock)
-                break
+                else:
+                    try:
+                        end_folder(folder, say)
+                    finally:
+                        os.close(lock)
+                    break
 
 
 def job_folders(place: Path) -> Iterator[Path]:
     """Yield the folders of jobs of this user, of those that run and of others."""
-    for path in place.glob("accel-memory-*"):
+    for path in place.glob("accel-memory-*/"):
         with suppress(OSError):
-            if path.lstat().st_uid == os.getuid() and (path / MARKER).exists():
+            if path.lstat().st_uid == os.getuid():
                 yield path
 
 
