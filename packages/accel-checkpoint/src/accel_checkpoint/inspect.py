@@ -14,7 +14,7 @@ from accel_checkpoint.tensor_file import TensorFile
 from accel_checkpoint.verify import is_whole, verify
 
 
-def run(name: str, path: Path, memory: Sequence[Path] = ()) -> int:
+def run(name: str, path: Path, memory: Sequence[Path]) -> int:
     """Run a command on checkpoints, and print its lines.
 
     Args:

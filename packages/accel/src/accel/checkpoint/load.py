@@ -56,7 +56,7 @@ class StateLoader:
         registry: CheckpointRegistry,
         project: ProjectConfiguration,
         tracking: TrackingSession,
-        memory: MemoryCheckpoints | None = None,
+        memory: MemoryCheckpoints | None,
     ) -> None:
         self._tracking = tracking
         self._processes = processes
