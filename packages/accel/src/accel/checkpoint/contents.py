@@ -16,6 +16,7 @@ from accel_checkpoint.piece_index import PIECE_INDEX, PieceIndex, index_text
 from accel_checkpoint.safetensors_header import ALIASES
 from accel_checkpoint.save import INDEX
 from accel_checkpoint.tensor_file import find_unsupported
+from accel_state.environ import MEMORY_CHECKPOINTS, process_environ
 from accel_state.mesh import MeshSpec
 from torch import nn
 
@@ -162,4 +163,6 @@ def about_this_run(mesh: MeshSpec, world: int, optimizers: Iterable[AcceleratedO
         "threads": torch.get_num_threads(),
         "steps": max((optimizer.steps for optimizer in optimizers), default=0),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        # the launcher that has one is another after each launch, and the same after each start of its processes
+        "memory": process_environ().get(MEMORY_CHECKPOINTS),
     }

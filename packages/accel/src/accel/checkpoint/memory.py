@@ -144,8 +144,11 @@ class MemoryCheckpoints:
         self._clock.begin(self._steps)
         folder, manifest = loaded or (Path(), None)
         if manifest is not None and self._processes.is_main_process:
-            where, (written, steps) = "in memory" if folder.parent == self.folder else "on the disk", manifest.moment
-            age = "of unknown age"
+            where, (written, steps), age = "in memory", manifest.moment, "of unknown age"
+            if folder.parent != self.folder:
+                where = "on the disk"
+                if manifest.about.get("memory") != str(self.folder.parents[1]):
+                    where += ", saved under another launcher"
             with suppress(ValueError):
                 age = f"{max(0.0, time.time() - datetime.fromisoformat(written).timestamp()):.0f} s old"
             logger.warning("resumed from the checkpoint %s, %s: step %d, %s", folder, where, steps, age)
