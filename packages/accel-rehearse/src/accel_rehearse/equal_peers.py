@@ -40,14 +40,12 @@ class EqualPeers(Transport):
         return self
 
     def exchange(self, what: str, payload: bytes = b"") -> list[bytes]:
-        self._on_call(what)
-        return [payload] * self.size
+        return self.all_gather_objects(payload, what)
 
     def agree(
         self, what: str, about: bytes = b"", part: bytes = b"", join: Join = longest_of
     ) -> Sequence[bytes] | None:
-        self._on_call(what)
-        return [part] * self.size
+        return self.all_gather_objects(part, what)
 
     def skip(self, what: str) -> None:
         pass
