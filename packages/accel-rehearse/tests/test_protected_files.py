@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from accel import Accelerator
 from accel.checkpoint.checkpointer import Checkpointer
 from accel_rehearse.protected_files import protecting, remove_made
 from accel_rehearse.refusal import CannotRehearse
@@ -72,6 +73,16 @@ def test_a_rehearsal_needs_no_library_that_accel_does_not(tmp_path: Path, monkey
         monkeypatch.setitem(sys.modules, name, None)
     with _writing_nothing():
         torch.save(nn.Linear(1, 1), tmp_path / "weights")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_saved_is_loaded_again(tmp_path: Path) -> None:
+    weights, accelerator = {"weight": torch.ones(2)}, Accelerator(cpu=True)
+    with _writing_nothing():
+        torch.save(weights, tmp_path / "by torch")
+        accelerator.save(weights, tmp_path / "by accel")
+        assert torch.load(tmp_path / "by torch") is weights
+        assert torch.load(tmp_path / "by accel") is weights
     assert not list(tmp_path.iterdir())
 
 

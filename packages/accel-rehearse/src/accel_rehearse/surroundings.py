@@ -119,7 +119,7 @@ def writing_nothing(call: Callable[[str], None]) -> list[Any]:
 
     nothing = Mock(return_value=None)
     patches = [
-        patch.multiple(Accelerator, save_model=nothing, save=keep),
+        patch.multiple(Accelerator, save_model=nothing, save=staticmethod(keep)),
         patch.multiple(Checkpointer, save=save, load=nothing, save_and_stop=Mock(side_effect=SystemExit(0))),
         patch.object(CheckpointFinder, "_numbered", Mock(return_value=[])),
         patch("accel_data.ConsumptionLog.write", nothing),
