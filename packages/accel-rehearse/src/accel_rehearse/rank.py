@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import PropertyMock, patch
 
 import torch
 import torch.distributed as dist
@@ -42,11 +42,10 @@ def become_rank(topology: Topology, *, on_call: Callable[[str], None]) -> None:
         run = Run(topology, device, device.place(None), peers, request.precision)
         return run_context._arranged(run, request.mesh)
 
-    # each rank speaks for those that would speak for it
-    speaks = property(lambda _: True, lambda *_: None)
     changes: tuple[Any, ...] = (
         patch.object(run_context, "_start", start),
-        patch.object(DataRanks, "_speaks", speaks, create=True),
+        # each rank speaks for those that would speak for it
+        patch.object(DataRanks, "_speaks", PropertyMock(return_value=True), create=True),
         # the states of random numbers come from a process that has the same
         patch("accel_data.resume.sampling_rng._of_first", lambda _, capture: capture()),
         *(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import Mock, PropertyMock, patch
 
 import torch
 from accel import Accelerator
@@ -124,7 +124,7 @@ def writing_nothing(call: Callable[[str], None]) -> list[Any]:
         patch.object(CheckpointFinder, "_numbered", Mock(return_value=[])),
         patch("accel_data.ConsumptionLog.write", nothing),
         # no rank is the one that records
-        patch.object(TrackingSession, "_main", property(lambda _: False, lambda *_: None), create=True),
+        patch.object(TrackingSession, "_main", PropertyMock(return_value=False), create=True),
         patch.multiple(torch, save=keep, load=loaded, compile=_uncompiled),
     ]
     if find_spec("safetensors"):  # nothing of accel needs it
