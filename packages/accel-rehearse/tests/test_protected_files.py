@@ -114,6 +114,21 @@ def test_a_folder_in_which_something_else_is_stays(tmp_path: Path) -> None:
     assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")} == {"cache", "cache/theirs"}
 
 
+def test_caches_are_those_that_variables_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real" / "hub").mkdir(parents=True)
+    (tmp_path / "real" / "hub_of_mine").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for folder in ("hub", "hub_of_mine"):
+        (tmp_path / "real" / folder / "data").write_text("mine")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "link" / "hub"))
+    monkeypatch.setenv("HF_HOME", "")
+    check = protecting(tmp_path / "made")
+    (tmp_path / "made").touch()
+    check("open", (str(tmp_path / "link" / "hub" / "data"), "w", os.O_WRONLY))
+    with pytest.raises(CannotRehearse, match="was there before"):
+        check("open", (str(tmp_path / "real" / "hub_of_mine" / "data"), "w", os.O_WRONLY))
+
+
 def test_each_way_to_change_what_was_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").write_text("mine")

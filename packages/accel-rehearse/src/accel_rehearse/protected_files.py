@@ -29,7 +29,7 @@ def protecting(made: Path) -> Callable[[str, tuple[Any, ...]], None]:
     Args:
         made: File that lists what the ranks make, in a hidden folder.
     """
-    caches = tuple(path for name, path in process_environ().items() if name in _CACHES)
+    caches = {Path(folder).resolve() for folder in map(process_environ().get, _CACHES) if folder}
 
     def check(event: str, args: tuple[Any, ...]) -> None:
         # a path in a folder that is given by its number is of a tree that `shutil.rmtree` has told before
@@ -41,12 +41,13 @@ def protecting(made: Path) -> Callable[[str, tuple[Any, ...]], None]:
             path = Path(os.path.abspath(os.fsdecode(name)))
             # a link is opened as what it leads to, and all else is done to itself
             path = path.resolve() if event == "open" else path.parent.resolve() / path.name
-            if _FREE.search(str(path)) or str(path).startswith(caches):
+            around = {path, *path.parents}
+            if _FREE.search(str(path)) or caches & around:
                 continue
             if not os.path.lexists(path):
                 with made.open("a") as file:
                     file.write(f"{path}\n")
-            elif event != "os.mkdir" and not {*_listed(made)} & {path, *path.parents}:
+            elif event != "os.mkdir" and not around.intersection(_listed(made)):
                 raise CannotRehearse(
                     f"{event} is to change {path}, which was there before the rehearsal: leave this out, or rehearse in"
                     " a copy of the folder with --in_place, which lets the script write and remove all"
