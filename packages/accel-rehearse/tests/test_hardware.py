@@ -27,8 +27,10 @@ def test_numbers_with_units_are_read(text: str, number: int | None) -> None:
     assert read_number(text) == number
 
 
-@pytest.mark.parametrize("option", ["--submit", "--submit_options", "--submit_file", "--kind"])
-def test_no_job_of_a_scheduler_is_submitted(option: str) -> None:
+@pytest.mark.parametrize(
+    "option", ["--submit", "--submit_options", "--submit_file", "--kind", "--explain", "--dry_run", "--no_python"]
+)
+def test_options_that_would_do_nothing_are_none_of_a_rehearsal(option: str) -> None:
     assert option in {flag for one in OPTIONS for flag in one.opts}
     assert option not in {flag for one in COMMAND.params for flag in one.opts}
 

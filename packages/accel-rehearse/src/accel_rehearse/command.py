@@ -167,8 +167,8 @@ COMMAND = LaunchCommand(
     options=[
         option
         for option in OPTIONS
-        # for what is not run here, or is not started
-        if option.name not in ("no_python", "submit", "submit_options", "kind", "submit_file")
+        # for what is not run here, is not started or is not told
+        if option.name not in ("no_python", "explain", "dry_run", "submit", "submit_options", "kind", "submit_file")
     ],
     words="SCRIPT [arguments of the script]",
     help=HELP,
