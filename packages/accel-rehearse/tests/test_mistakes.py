@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from accel_launch.cli.launch_command import resolve_options
+from accel_launch.script_job import ScriptJob
 from accel_rehearse import command
 from accel_rehearse.hardware import Hardware
 from accel_rehearse.mistakes import mistakes_of
@@ -207,6 +208,29 @@ def test_a_rank_that_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch, capsy
     with pytest.raises(CannotRun, match="ended before it could say what it found"):
         command._rehearse(resolve_options(["train.py"], {}), {"ranks": [0]})
     assert "the last words" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        {"RANK": "3", "WORLD_SIZE": "8"},
+        {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_NODEID": "1", "SLURM_PROCID": "1", "SLURM_NTASKS": "1"},
+    ],
+    ids=["a worker", "a job of two nodes"],
+)
+def test_what_runs_around_a_rehearsal_is_not_its_job(around: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[ScriptJob] = []
+
+    def run(job: ScriptJob, *_: object) -> tuple[int, str]:
+        started.append(job)
+        return 0, "its last words"
+
+    monkeypatch.setattr(ScriptJob, "run", run)
+    with pytest.raises(CannotRun, match="ended before it could say what it found"):
+        command._rehearse(resolve_options([__file__], around), {"ranks": [63]})
+    (job,) = started
+    assert job.count == 1
+    assert job.options.environ["RANK"] == "0"  # of the ranks that run
 
 
 @pytest.mark.parametrize("path", ["weights", Path("weights")])

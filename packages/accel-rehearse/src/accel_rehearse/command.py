@@ -133,17 +133,17 @@ def run(
     if json is not None:
         Path(json).write_text(dumps(report, indent=2) + "\n")
     print(table_of(report), flush=True)
-    return 2 if report["refusals"] else int(bool(report["mistakes"]))
+    return 2 if report["refusals"] else 1 if report["mistakes"] else 0
 
 
 def _rehearse(options: ResolvedOptions, asked: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the notes of each rank."""
-    settings, environ = options.settings, dict(options.environ)
-    if settings.parallelism_config is not None:  # the sizes are those of the job, and not of the ranks that run
-        environ[BY_NAME["parallelism_config"].envvar] = as_text(settings.parallelism_config)
-    ranks = asked["ranks"]
+    settings, ranks = options.settings, asked["ranks"]
+    # the sizes are those of the job, and not of the ranks that run
+    sizes = as_text(settings.parallelism_config or "")
+    environ = {**options.environ, "RANK": "0", BY_NAME["parallelism_config"].envvar: sizes}
     alone = settings.with_flags(
-        num_processes=len(ranks), num_machines=None, parallelism_config=None, cpu=True, gpu_ids=None
+        num_processes=len(ranks), num_machines=1, parallelism_config=None, cpu=True, gpu_ids=None
     )
     job = read_script_job("accel rehearse", replace(options, environ=environ, settings=alone))
     with tempfile.TemporaryDirectory(prefix=".accel-rehearse-") as folder:

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,17 +24,16 @@ from accel_rehearse.rehearsal import Rehearsal
 _OF_FAKES = re.compile("fake|data pointer|data is not allocated|tensor subclasses", re.IGNORECASE)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run a script as one rank, and write what was noted into a folder.
+def main(wanted: str, script: str, *arguments: str) -> None:
+    """Run a script as one rank, and write what was noted into a folder, also if it cannot be rehearsed.
 
     Args:
-        arguments: What is asked for, as JSON; the script, and its arguments.
-
-    Returns:
-        The exit code: 0, also if the script cannot be rehearsed, which the notes say.
+        wanted: What is asked for, as JSON.
+        script: The script.
+        arguments: Its arguments.
     """
-    asked, script, *rest = json.loads(arguments[0]), *arguments[1:]
-    rank, size = asked["ranks"][int(process_environ().get("RANK", "0"))], asked["size"]
+    asked = json.loads(wanted)
+    rank, size = asked["ranks"][int(process_environ()["RANK"])], asked["size"]
     mine = size // asked["machines"]
     place = Topology(rank, size, rank % mine, mine, rank // mine, Rendezvous("127.0.0.1", 1), "accel rehearse")
     rehearsal, folder = Rehearsal(asked["steps"], cpu=asked["cpu"]), Path(asked["folder"])
@@ -45,12 +43,11 @@ def main(arguments: Sequence[str]) -> int:
     rehearsal.begin()
     try:
         with suppress(RehearsalOver), rehearsal.mode:
-            run_script(script, rest, module=asked["module"])
+            run_script(script, arguments, module=asked["module"])
             rehearsal.exchanges.call("the end of the script")
     except (Exception, SystemExit) as error:  # noqa: BLE001 - told by its line
         _note_error(error, rehearsal)
     (folder / f"rank-{rank}.json").write_text(json.dumps(notes_of(rehearsal, place)))
-    return 0
 
 
 def _note_error(error: BaseException, rehearsal: Rehearsal) -> None:
@@ -72,4 +69,4 @@ def _note_error(error: BaseException, rehearsal: Rehearsal) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(*sys.argv[1:])
