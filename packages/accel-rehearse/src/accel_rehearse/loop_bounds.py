@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any
-
 import torch
 
 #: batches of a pass in which nothing is trained
@@ -20,10 +17,3 @@ class RehearsalOver(BaseException):
 
     It is no Exception, so that the handlers of a script do not catch it.
     """
-
-
-def length_or_none(loader: Any) -> int | None:
-    """Return the number of batches of a loader, or None if it is not known, as of a stream."""
-    with suppress(TypeError):
-        return len(loader)
-    return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from operator import length_hint
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -109,7 +110,7 @@ class Rehearsal:
                     f"rank {accelerator.process_index} is sent its batches by rank 0, which does not run here: rehearse"
                     " rank 0 alone (--ranks 0), or leave out dispatch_batches=True"
                 )
-            if length_or_none(ready) == 0:
+            if not length_hint(ready, 1):
                 self.mistakes.append(
                     ("an epoch has no batch for this rank", line_of(), "a smaller batch, or fewer ranks")
                 )
@@ -119,7 +120,7 @@ class Rehearsal:
         for loader, epochs in self._passing:
             if loader not in self.training:
                 self.training[loader] = (epochs, self._tokens)
-                self.exchanges.call(f"training on {length_or_none(loader)} batches")
+                self.exchanges.call(f"training on {length_hint(loader)} batches")
 
     def begin(self) -> None:
         """Note from now on what the process does, until it ends. The script has to run in the mode."""
@@ -177,7 +178,7 @@ class Rehearsal:
 
     def _gathering(self, *_: object) -> None:
         for loader, _epochs in self._passing[-1:]:
-            length = length_or_none(loader.dataset) or 0
+            length = length_hint(loader.dataset)
             more = -length % (loader.total_batch_size or 1)
             if self.stage.evaluating and more and loader not in self.training:
                 self.mistakes.append(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import length_hint
 from typing import Any
 
 from accel.preparation import _ORIGINALS
 from accel_state import AccumulationState, PartialWindow
 
-from accel_rehearse.loop_bounds import length_or_none
 from accel_rehearse.rehearsal import Rehearsal
 from accel_rehearse.schedules import length_of
 
@@ -20,11 +20,11 @@ def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
     """
     samples = of_step = of_epoch = steps = epochs = whole = alone = end = 0
     for loader, (epochs, tokens) in [*rehearsal.training.items()][:1]:
-        window, batches = rehearsal.accelerator.gradient_state, length_or_none(loader) or 0
+        window, batches = rehearsal.accelerator.gradient_state, length_hint(loader)
         samples = (loader.total_batch_size or 0) * window.every
-        of_step, of_epoch = tokens * samples, tokens * (length_or_none(loader.dataset) or 0)
+        of_step, of_epoch = tokens * samples, tokens * length_hint(loader.dataset)
         steps, whole = _steps(1, batches, window), _steps(epochs, batches, window)
-        alone = _steps(epochs, length_or_none(_ORIGINALS.get(loader, loader)) or 0, window)
+        alone = _steps(epochs, length_hint(_ORIGINALS.get(loader, loader)), window)
     parts = [part for scheduler in rehearsal.schedules for part in getattr(scheduler, "_schedulers", ())]
     for scheduler, places in rehearsal.schedules.items():
         length, moves = length_of(scheduler), min((after - before for before, after in pairwise(places)), default=0)
