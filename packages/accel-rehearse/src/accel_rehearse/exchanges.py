@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from accel_rehearse.nested_tensors import tensors_in
+from accel_rehearse.nested_tensors import bytes_of, tensors_in
 from accel_rehearse.refusal import line_of
 
 torchs: Any = distributed_c10d  # of which torch has given no types
@@ -18,15 +18,13 @@ NAMESPACES = ("c10d", "_c10d_functional")
 #: the field's names, which torch's have in common, with more underscores or fewer
 _NAMES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
-#: an exchange: its name, the ranks that take part, the bytes of the whole tensor
-Exchange = tuple[str, tuple[int, ...], int]
-
 
 class ExchangeLog:
     """The exchanges of a rank, in their order."""
 
     def __init__(self) -> None:
-        self.log: list[Exchange] = []
+        #: the name of each, the ranks that take part, the bytes of the whole tensor
+        self.log: list[tuple[str, tuple[int, ...], int]] = []
         #: calls that have to be the same on all ranks, with the lines of the script
         self.calls: list[tuple[str, str]] = []
 
@@ -41,7 +39,7 @@ class ExchangeLog:
         bare = operation.replace("_", "")
         name = next((name for name in _NAMES if name.replace("_", "") in bare), operation)
         # of the inputs and the outputs, the larger are whole
-        size = max(sum(tensor.nbytes for tensor in tensors_in(one)) for one in args)
+        size = max(bytes_of(tensors_in(one)) for one in args)
         if func.namespace == "c10d":
             group = next(torchs.ProcessGroup.unbox(one) for one in args[1:] if isinstance(one, torch.ScriptObject))
         elif not isinstance(group, str):
@@ -56,24 +54,24 @@ class ExchangeLog:
         """Take note of a call that all ranks have to make."""
         self.calls.append((what, line_of()))
 
+    def by_name(self, begin: int, end: int, per_machine: int) -> list[dict[str, Any]]:
+        """Return calls and bytes of each kind of exchange, and the numbers of ranks and machines that take part.
 
-def by_name(log: Sequence[Exchange], per_machine: int) -> list[dict[str, Any]]:
-    """Return calls and bytes of each kind of exchange, and the numbers of ranks and machines that take part.
-
-    Args:
-        log: The exchanges.
-        per_machine: Ranks of a machine.
-    """
-    sizes: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
-    for name, ranks, size in log:
-        sizes[name, ranks].append(size)
-    return [
-        {
-            "name": name,
-            "calls": len(each),
-            "bytes": sum(each),
-            "group_size": len(ranks),
-            "machines": len({rank // per_machine for rank in ranks}),
-        }
-        for (name, ranks), each in sorted(sizes.items())
-    ]
+        Args:
+            begin: Number of exchanges before the first to count.
+            end: Number of exchanges at the end.
+            per_machine: Ranks of a machine.
+        """
+        sizes: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
+        for name, ranks, size in self.log[begin:end]:
+            sizes[name, ranks].append(size)
+        return [
+            {
+                "name": name,
+                "calls": len(each),
+                "bytes": sum(each),
+                "group_size": len(ranks),
+                "machines": len({rank // per_machine for rank in ranks}),
+            }
+            for (name, ranks), each in sorted(sizes.items())
+        ]

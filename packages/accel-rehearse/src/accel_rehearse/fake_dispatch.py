@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import (
 
 from accel_rehearse.allocations import BUFFERS, EXCHANGE, PARAMETERS, Allocations
 from accel_rehearse.exchanges import NAMESPACES, ExchangeLog
-from accel_rehearse.nested_tensors import local, tensors_in
+from accel_rehearse.nested_tensors import bytes_of, local, tensors_in
 from accel_rehearse.placeholders import Placeholders
 from accel_rehearse.stage import SCRIPT, Stage
 
@@ -92,7 +92,7 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         name = func.__name__  # as _foreach_add_.Scalar, which changes its tensors and has no result
         if name.startswith("_foreach_") and "_." in name and isinstance(local(args[0][0]), FakeTensor):
             return None  # DTensor would think long about each tensor
-        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+        if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
         if func is aten._unsafe_view.default:
             func = aten.view.default  # the same, but for autograd, and torch keeps what it has found of it
@@ -126,7 +126,7 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         if fakes or self.stage.phase != SCRIPT:
             self._allocations.note_all(out)
             if func in _RELAID:
-                self._allocations.pass_by(sum(tensor.nbytes for tensor in tensors))
+                self._allocations.pass_by(bytes_of(tensors))
         if fakes and (formula := _FLOPS.get(func.overloadpacket)) is not None:
             self.flops += int(formula(*args, **kwargs, out_val=out))
         return out

@@ -19,7 +19,7 @@ def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
 
 def local(tensor: Any) -> Any:
     """Return the part of a tensor that this rank has: of a DTensor that of its own."""
-    return tensor._local_tensor if hasattr(tensor, "_local_tensor") else tensor
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def distinct(values: Iterable[Any]) -> set[torch.Tensor]:
@@ -27,6 +27,11 @@ def distinct(values: Iterable[Any]) -> set[torch.Tensor]:
     return {one for one in values if isinstance(one, torch.Tensor)}
 
 
-def bytes_of(values: Iterable[Any]) -> int:
+def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of tensors: of a DTensor, those of all ranks."""
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def local_bytes_of(values: Iterable[Any]) -> int:
     """Return the bytes of the tensors among values on this rank."""
-    return sum(local(tensor).nbytes for tensor in distinct(values))
+    return bytes_of(map(local, distinct(values)))

@@ -10,8 +10,7 @@ from accel.checkpoint.parts import is_divided
 from accel_state.topology import Topology
 
 from accel_rehearse.allocations import NAME, ROW
-from accel_rehearse.exchanges import by_name
-from accel_rehearse.nested_tensors import bytes_of, distinct
+from accel_rehearse.nested_tensors import bytes_of, distinct, local_bytes_of
 from accel_rehearse.rehearsal import Rehearsal
 from accel_rehearse.stage import EVALUATION
 from accel_rehearse.training_length import length_of_training
@@ -27,27 +26,31 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
     states = distinct(value for one in rehearsal.optimizers for state in one.state.values() for value in state.values())
     begin, end = [rehearsal.marks[0], *rehearsal.marks][-2:]
     highest = max(allocations.changes, key=lambda change: change.total)
-    evaluated = (change.total for change in allocations.changes if change.phase == EVALUATION)
     peak = allocations.changes.index(highest) + 1
     rows = allocations.activations(peak, ROW)
-    whole, loop = sum(one.nbytes for one in parameters), length_of_training(rehearsal)
-    loop["checkpoint_bytes"] = whole + sum(one.nbytes for one in states)
+    whole = bytes_of(parameters)
     # sharded tensors are in files of each rank, and others in one for each optimizer and in some for the weights
     weights = place.world_size if any(map(is_divided, models)) else math.ceil(whole / LARGEST_FILE)
-    loop["checkpoint_files"] = weights + len(rehearsal.optimizers)
+    loop = {
+        **length_of_training(rehearsal),
+        "checkpoint_bytes": whole + bytes_of(states),
+        "checkpoint_files": weights + len(rehearsal.optimizers),
+    }
     return {
         "rank": place.rank,
         "said": {
-            "parameters_bytes": bytes_of(parameters),
+            "parameters_bytes": local_bytes_of(parameters),
             "gradients_bytes": sum(rehearsal.gradients_bytes.values()),
-            "optimizer_bytes": bytes_of(states),
+            "optimizer_bytes": local_bytes_of(states),
             "peak_bytes": highest.total,
-            "evaluation_peak_bytes": max(evaluated, default=0),
+            "evaluation_peak_bytes": max(
+                (change.total for change in allocations.changes if change.phase == EVALUATION), default=0
+            ),
             "peak_at": {"phase": highest.phase, "module": highest.module},
             "peak_by_kind": allocations.over(peak, peak)[0],
             "largest_modules": dict(allocations.activations(peak, NAME).most_common(8)),
             "memory_over_step": allocations.over(begin[2], end[2]),
-            "exchanges": by_name(rehearsal.exchanges.log[begin[0] : end[0]], place.local_world_size),
+            "exchanges": rehearsal.exchanges.by_name(begin[0], end[0], place.local_world_size),
             "flops": end[1] - begin[1],
         },
         "loop": loop,

@@ -36,8 +36,8 @@ from accel_rehearse.allocations import (
 )
 from accel_rehearse.exchanges import ExchangeLog
 from accel_rehearse.fake_dispatch import FakeDispatch
-from accel_rehearse.loop_bounds import EVALUATION_BATCHES, FURTHER_S, IDS, RehearsalOver, length_or_none
-from accel_rehearse.nested_tensors import bytes_of, tensors_in
+from accel_rehearse.loop_bounds import EVALUATION_BATCHES, FURTHER_S, IDS, RehearsalOver
+from accel_rehearse.nested_tensors import local_bytes_of, tensors_in
 from accel_rehearse.placeholders import Placeholders
 from accel_rehearse.refusal import CannotRehearse, frame_of_script, line_of
 from accel_rehearse.stage import BACKWARD, PREPARE, STEP, Stage
@@ -205,7 +205,7 @@ class Rehearsal:
         gradients = [one.grad for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
         self.allocations.note_all(gradients, GRADIENTS)
         if gradients:
-            self.gradients_bytes[id(optimizer)] = bytes_of(gradients)
+            self.gradients_bytes[id(optimizer)] = local_bytes_of(gradients)
         self._stepping = self.stage.during(STEP)
         self._stepping.__enter__()
 
