@@ -39,14 +39,12 @@ class Block:
         host: Whether it is memory of the host, until it is moved.
         size: Its bytes.
         kind: What it holds.
-        reference: What tells that it is freed.
     """
 
     module: str
     host: bool = False
     size: int = 0
     kind: str = ACTIVATIONS
-    reference: Any = None
 
 
 class Change(NamedTuple):
@@ -96,7 +94,7 @@ class Allocations:
             early = not self._moved or kind in (PARAMETERS, BUFFERS)
             host = self._apart and early and self._stage.phase == SCRIPT
             block = self._blocks[key] = Block(self._stage.module, host)
-            block.reference = weakref.ref(storage, lambda _: self._change(self._blocks.pop(key), 0))
+            weakref.finalize(storage, lambda: self._change(self._blocks.pop(key), 0))
             self._change(block, storage.nbytes())
         if kind is not None and (kind != EXCHANGE or block.kind == ACTIVATIONS):
             block.kind = kind

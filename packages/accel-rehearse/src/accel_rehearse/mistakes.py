@@ -20,8 +20,11 @@ def mistakes_of(notes: Sequence[Notes], size: int, hardware: Hardware) -> list[S
         size: Number of ranks of the job.
         hardware: The device of a rank.
     """
-    own = [mistake for one in notes for mistake in one["mistakes"]]
-    return [*own, *_unlike(notes), *_too_large(notes, size, hardware)]
+    return [
+        *(mistake for one in notes for mistake in one["mistakes"]),
+        *_unlike(notes),
+        *_too_large(notes, size, hardware),
+    ]
 
 
 def place_of(said: Notes) -> str:

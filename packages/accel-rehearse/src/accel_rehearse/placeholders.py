@@ -37,8 +37,8 @@ class Placeholders:
             frame: Frame that asks.
         """
         for node in ast.walk(tree_of(frame.f_code.co_filename)) if is_of_script(frame) else ():
-            test = getattr(node, "test", None)
-            if isinstance(test, ast.expr) and test.lineno <= frame.f_lineno <= (test.end_lineno or 0):
+            test: Any = getattr(node, "test", None)  # of a statement that decides
+            if test and test.lineno <= frame.f_lineno <= test.end_lineno:
                 what = f"a number that only the device knows decides what is done next: {ast.unparse(test)}"
                 self._refusals.append((what, line_of(frame), "decide by the number of steps, or by values of the data"))
         return False

@@ -31,7 +31,7 @@ def frame_of_script(frame: FrameType | None = None) -> FrameType | None:
     Args:
         frame: Frame to begin with. Default: that of the caller.
     """
-    frame = frame or sys._getframe(1)
+    frame = frame or sys._getframe()
     while frame is not None and not is_of_script(frame):
         frame = frame.f_back
     return frame

@@ -36,12 +36,12 @@ class Stage:
         #: the name of the module whose backward is under way, or nothing
         self.handled = ""
         self.names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-        self._modules: list[tuple[nn.Module, str]] = []
+        self._modules: list[tuple[nn.Module | None, str]] = [(None, "")]
 
     @property
     def module(self) -> str:
         """The name of the innermost module whose forward is under way, or nothing."""
-        return self._modules[-1][1] if self._modules else ""
+        return self._modules[-1][1]
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -55,7 +55,7 @@ class Stage:
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note that the forward of a module begins, as a hook of torch for all modules."""
         if self.phase != SCRIPT or next(module.parameters(), None) is not None:
-            if not self._modules:
+            if not self.module:
                 self._before = self.phase
                 if self.phase == SCRIPT:
                     self.evaluating = not torch.is_grad_enabled()
@@ -70,14 +70,14 @@ class Stage:
             args: Its arguments.
             output: Its result.
         """
-        if self._modules and self._modules[-1][0] is module:
+        if self._modules[-1][0] is module:
             _, name = self._modules.pop()
             for tensor in tensors_in(output):
                 node: Any = tensor.grad_fn  # of whose metadata torch gives another type
                 # the innermost module leaves first
                 if node is not None and node.metadata.setdefault("module", name) is name:
                     node.register_prehook(partial(self._handle, name))
-            if not self._modules:
+            if not self.module:
                 self.phase = self._before
 
     def _handle(self, name: str, gradients: object) -> None:
