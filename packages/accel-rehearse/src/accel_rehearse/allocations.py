@@ -80,12 +80,12 @@ class Allocations:
         self._blocks: dict[int, Block] = {}
         self.changes = [Change(Block(""), 0, 0, SCRIPT, "")]
 
-    def note(self, tensor: torch.Tensor, kind: str | None = None) -> None:
+    def note(self, tensor: torch.Tensor, kind: str = ACTIVATIONS) -> None:
         """Take note of a tensor, if its memory is new.
 
         Args:
             tensor: The tensor.
-            kind: What it holds, if that is known.
+            kind: What it holds. Activations are what nothing else is known of.
         """
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -96,15 +96,15 @@ class Allocations:
             block = self._blocks[key] = Block(self._stage.module, host)
             weakref.finalize(storage, lambda: self._change(self._blocks.pop(key), 0))
             self._change(block, storage.nbytes())
-        if kind is not None and (kind != EXCHANGE or block.kind == ACTIVATIONS):
+        if kind not in (ACTIVATIONS, EXCHANGE) or block.kind == ACTIVATIONS:
             block.kind = kind
 
-    def note_all(self, tree: Any, kind: str | None = None) -> None:
+    def note_all(self, tree: Any, kind: str = ACTIVATIONS) -> None:
         """Take note of all tensors of nested values.
 
         Args:
             tree: The values.
-            kind: What they hold, if that is known.
+            kind: What they hold.
         """
         for tensor in tensors_in(tree):
             self.note(local(tensor), kind)

@@ -112,7 +112,7 @@ def run(
     settings = options.settings
     size, machines = settings.num_processes or 1, settings.num_machines or 1
     problems = sharding_problems(settings, size)
-    chosen = sorted({int(part) for part in ranks[0].split(",")} if ranks else {0, size - 1})
+    chosen = sorted({*map(int, ranks[0].split(","))} if ranks else {0, size - 1})
     problems += [f"--ranks {rank}: the job has ranks 0 to {size - 1}" for rank in chosen if rank >= size]
     if size % machines:
         problems.append(f"{size} processes on {machines} machines: each needs equally many")
@@ -150,8 +150,7 @@ def _rehearse(options: ResolvedOptions, asked: dict[str, Any]) -> list[dict[str,
         made = Path(folder, "made")
         made.touch()
         try:
-            arguments = [dumps(asked | {"folder": folder}), options.script or "", *options.arguments]
-            _, words = job.run(RUNNER, arguments)
+            _, words = job.run(RUNNER, [dumps(asked | {"folder": folder}), options.script or "", *options.arguments])
         finally:
             remove_made(made)
         with suppress(FileNotFoundError):

@@ -35,11 +35,10 @@ class ExchangeLog:
             func: The operation.
             args: Its arguments.
         """
-        operation, group = func._schema.name.partition("::")[2].strip("_"), args[-1]
-        bare = operation.replace("_", "")
-        name = next((name for name in _NAMES if name.replace("_", "") in bare), operation)
+        operation, group = func.overloadpacket.__name__.strip("_"), args[-1]
+        name = next((name for name in _NAMES if name.replace("_", "") in operation.replace("_", "")), operation)
         # of the inputs and the outputs, the larger are whole
-        size = max(bytes_of(tensors_in(one)) for one in args)
+        size = max(map(bytes_of, map(tensors_in, args)))
         if func.namespace == "c10d":
             group = next(torchs.ProcessGroup.unbox(one) for one in args[1:] if isinstance(one, torch.ScriptObject))
         elif not isinstance(group, str):

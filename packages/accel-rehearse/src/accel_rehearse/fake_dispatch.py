@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from itertools import chain
 from typing import Any, final
 
 import torch
@@ -104,18 +103,23 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
                 self._allocations.note_all(args, EXCHANGE)
                 if func.namespace == "c10d":
                     return _done(func, args)
-        if fakes and func in _NUMBERS:
-            self._placeholders.steer(sys._getframe(1))
-            return func is aten.equal.default or tensors[0].dtype != torch.bool
-        if fakes and func in _BY_MASK:
-            # a real mask becomes the places that it chooses, so that the shape of the result is known
-            masks = (
-                index.nonzero().unbind(1) if type(index) is torch.Tensor and index.dtype == torch.bool else [index]
-                for index in args[1]
-            )
-            args = (args[0], [*chain.from_iterable(masks)], *args[2:])
-        if fakes:  # torch would come to the same, by way of the tensors
-            out = self.fake.dispatch(func, types, args, kwargs)
+        if fakes:
+            if func in _NUMBERS:
+                self._placeholders.steer(sys._getframe(1))
+                return func is aten.equal.default or tensors[0].dtype != torch.bool
+            if func in _BY_MASK:
+                # a real mask becomes the places that it chooses, so that the shape of the result is known
+                places = [
+                    place
+                    for mask in args[1]
+                    for place in (
+                        mask.nonzero().unbind(1) if type(mask) is torch.Tensor and mask.dtype == torch.bool else [mask]
+                    )
+                ]
+                args = (args[0], places, *args[2:])
+            out = self.fake.dispatch(func, types, args, kwargs)  # as torch would, by way of the tensors
+            if (formula := _FLOPS.get(func.overloadpacket)) is not None:
+                self.flops += int(formula(*args, **kwargs, out_val=out))
         elif tensors or self.stage.phase == SCRIPT:
             out = func(*args, **kwargs)
         else:
@@ -127,8 +131,6 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
             self._allocations.note_all(out)
             if func in _RELAID:
                 self._allocations.pass_by(bytes_of(tensors))
-        if fakes and (formula := _FLOPS.get(func.overloadpacket)) is not None:
-            self.flops += int(formula(*args, **kwargs, out_val=out))
         return out
 
     def given(self, module: nn.Module, name: str, tensor: Any) -> Any:

@@ -22,16 +22,11 @@ def local(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def distinct(values: Iterable[Any]) -> set[torch.Tensor]:
-    """Return the tensors among values, each once."""
-    return {one for one in values if isinstance(one, torch.Tensor)}
-
-
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
     """Return the bytes of tensors: of a DTensor, those of all ranks."""
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def local_bytes_of(values: Iterable[Any]) -> int:
-    """Return the bytes of the tensors among values on this rank."""
-    return bytes_of(map(local, distinct(values)))
+def local_bytes_of(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of tensors on this rank."""
+    return bytes_of(map(local, tensors))

@@ -10,7 +10,7 @@ from accel.checkpoint.parts import is_divided
 from accel_state.topology import Topology
 
 from accel_rehearse.allocations import NAME, ROW
-from accel_rehearse.nested_tensors import bytes_of, distinct, local_bytes_of
+from accel_rehearse.nested_tensors import bytes_of, local_bytes_of, tensors_in
 from accel_rehearse.rehearsal import Rehearsal
 from accel_rehearse.stage import EVALUATION
 from accel_rehearse.training_length import length_of_training
@@ -22,8 +22,9 @@ LARGEST_FILE = 10**10
 def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
     """Return what a rehearsal that has ended has found of its rank, at its place."""
     allocations, models = rehearsal.allocations, rehearsal.models
-    parameters = distinct(one for model in models for one in model.parameters())
-    states = distinct(value for one in rehearsal.optimizers for state in one.state.values() for value in state.values())
+    # what two models or optimizers share is there once
+    parameters = {one for model in models for one in model.parameters()}
+    states = {one for optimizer in rehearsal.optimizers for one in tensors_in(optimizer.state)}
     begin, end = [rehearsal.marks[0], *rehearsal.marks][-2:]
     highest = max(allocations.changes, key=lambda change: change.total)
     peak = allocations.changes.index(highest) + 1

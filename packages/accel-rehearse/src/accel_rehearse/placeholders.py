@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, final
 from unittest.mock import patch
@@ -17,6 +18,7 @@ from accel_rehearse.refusal import is_of_script, line_of
 from accel_rehearse.training_loop import tree_of
 
 
+@dataclass
 class Placeholders:
     """The source of numbers that are not known.
 
@@ -24,8 +26,7 @@ class Placeholders:
         refusals: List that takes what cannot be rehearsed: the places where an unknown number decides.
     """
 
-    def __init__(self, refusals: list[tuple[str, str, str]]) -> None:
-        self._refusals = refusals
+    refusals: list[tuple[str, str, str]]
 
     def steer(self, frame: FrameType) -> bool:
         """Return False in place of a condition that is not known, and note the line of a statement that asks.
@@ -40,7 +41,7 @@ class Placeholders:
             test: Any = getattr(node, "test", None)  # of a statement that decides
             if test and test.lineno <= frame.f_lineno <= test.end_lineno:
                 what = f"a number that only the device knows decides what is done next: {ast.unparse(test)}"
-                self._refusals.append((what, line_of(frame), "decide by the number of steps, or by values of the data"))
+                self.refusals.append((what, line_of(frame), "decide by the number of steps, or by values of the data"))
         return False
 
     def patches(self) -> list[Any]:

@@ -38,11 +38,11 @@ def become_rank(topology: Topology, *, on_call: Callable[[str], None]) -> None:
     def start(request: RunRequest) -> Run:
         run_context._refuse_mesh(request.mesh, size)
         run_context._group = request.group
-        device = Cpu()
-        run = Run(topology, device, device.place(None), peers, request.precision)
+        run = Run(topology, Cpu(), torch.device("cpu"), peers, request.precision)
         return run_context._arranged(run, request.mesh)
 
-    changes: tuple[Any, ...] = (
+    changed: Any  # as each patch has a type of its own
+    for changed in (
         patch.object(run_context, "_start", start),
         # each rank speaks for those that would speak for it
         patch.object(DataRanks, "_speaks", PropertyMock(return_value=True), create=True),
@@ -52,8 +52,7 @@ def become_rank(topology: Topology, *, on_call: Callable[[str], None]) -> None:
             patch(f"accel_ops.{name}.travels_small", _travel_small)
             for name in ("gather", "reduce", "broadcast", "scatter")
         ),
-    )
-    for changed in changes:
+    ):
         changed.start()
 
 

@@ -165,8 +165,9 @@ class Rehearsal:
                     if served and (self.ends_at if loader in self.training else served >= EVALUATION_BATCHES):
                         return
                     self.allocations.note_all(batch, BATCHES)
-                    ids = (one.shape[1] for one in tensors_in(batch) if one.ndim == 2 and one.dtype in IDS)
-                    self._tokens = max(ids, default=0)
+                    self._tokens = max(
+                        (one.shape[1] for one in tensors_in(batch) if one.ndim == 2 and one.dtype in IDS), default=0
+                    )
                     yield batch
             finally:
                 self._passing.remove(under_way)

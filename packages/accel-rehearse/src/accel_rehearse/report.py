@@ -67,8 +67,9 @@ def _figures(report: Notes) -> Iterator[str]:
     for rank, said in ranks.items():
         yield f"rank {rank}: the peak is in the {place_of(said)}; exchanges of a step:"
         for each in said["exchanges"]:
-            words = "  {calls} x {name}, {}, ranks: {group_size}, machines: {machines}"
-            yield words.format(size_of(each["bytes"]), **each)
+            yield "  {calls} x {name}, {}, ranks: {group_size}, machines: {machines}".format(
+                size_of(each["bytes"]), **each
+            )
     yield from _picture(said["memory_over_step"])
     for name, value in report.items():
         if isinstance(value, int | float):

@@ -128,8 +128,9 @@ def writing_nothing(call: Callable[[str], None]) -> list[Any]:
         patch.multiple(torch, save=keep, load=loaded, compile=_uncompiled),
     ]
     if find_spec("safetensors"):  # nothing of accel needs it
-        saved_bytes = Mock(return_value=b"")
-        patches.append(patch.multiple("safetensors.torch", save_file=nothing, save_model=nothing, save=saved_bytes))
+        patches.append(
+            patch.multiple("safetensors.torch", save_file=nothing, save_model=nothing, save=Mock(return_value=b""))
+        )
     return patches
 
 

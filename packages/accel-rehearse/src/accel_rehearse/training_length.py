@@ -34,9 +34,13 @@ def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
             # made for one process, it ends with the training of all, whose steps are rounded up
             end = whole if length == alone and moves > 1 else end
             if whole and end != whole:
-                what = f"the schedule ends at step {end}, and training has {whole} steps ({epochs} epochs)"
-                remedy = f"make it {whole * moves or epochs} long: a step advances it by {moves or f'1/{steps}'}"
-                rehearsal.mistakes.append((what, rehearsal.lines["schedule"], remedy))
+                rehearsal.mistakes.append(
+                    (
+                        f"the schedule ends at step {end}, and training has {whole} steps ({epochs} epochs)",
+                        rehearsal.lines["schedule"],
+                        f"make it {whole * moves or epochs} long: a step advances it by {moves or f'1/{steps}'}",
+                    )
+                )
     found = {
         "samples_per_step": samples,
         "tokens_per_step": of_step,
