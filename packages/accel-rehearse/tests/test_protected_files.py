@@ -86,6 +86,15 @@ def test_what_was_saved_is_loaded_again(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_no_model_is_compiled() -> None:
+    model = nn.Linear(1, 1)
+    with _writing_nothing():
+        assert torch.compile(print) is print
+        for compiling in (model.compile, lambda: torch.compile(model)):
+            with pytest.raises(CannotRehearse, match="Linear is to be compiled"):
+                compiling()
+
+
 def test_a_script_that_is_asked_to_stop_ends_well() -> None:
     """In a job it ends with exit code 75, which is no mistake."""
     checkpointer: Any = Checkpointer

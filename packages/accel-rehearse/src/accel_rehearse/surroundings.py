@@ -126,6 +126,7 @@ def writing_nothing(call: Callable[[str], None]) -> list[Any]:
         # no rank is the one that records
         patch.object(TrackingSession, "_main", PropertyMock(return_value=False), create=True),
         patch.multiple(torch, save=keep, load=loaded, compile=_uncompiled),
+        patch.object(nn.Module, "compile", _uncompiled),
     ]
     if find_spec("safetensors"):  # nothing of accel needs it
         patches.append(
