@@ -258,6 +258,12 @@ def test_a_rank_that_holds_no_rows_steps_with_gradients() -> None:
     assert not [*_mistakes(rehearsal)]
 
 
+def test_a_script_that_is_refused_before_its_first_step_has_no_mistake() -> None:
+    rehearsal = Rehearsal(3, cpu=True)
+    rehearsal.refusals.append(("a model is to be compiled", "train.py:7", "leave it out"))
+    assert not [*_mistakes(rehearsal)]
+
+
 #: what cannot be rehearsed: lines after the loss, of which the last is named
 REFUSED = {
     "a number": ["if loss.item() > 5:\n                break"],

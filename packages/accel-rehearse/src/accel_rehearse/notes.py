@@ -74,7 +74,7 @@ def _mistakes(rehearsal: Rehearsal) -> Iterator[tuple[str, str, str]]:
             lines["unprepared"],
             "pass the loader to accelerator.prepare",
         )
-    if not rehearsal.gradients_bytes and not rehearsal.mistakes:
+    if not (rehearsal.gradients_bytes or rehearsal.mistakes or rehearsal.refusals):
         yield (
             "no optimizer has made a step with gradients",
             lines.get("prepare", ""),
