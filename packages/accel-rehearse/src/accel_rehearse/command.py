@@ -110,7 +110,8 @@ def run(
         CannotRun: Nothing was started; the message has every reason.
     """
     settings = options.settings
-    size, machines = settings.num_processes or 1, settings.num_machines or 1
+    size = settings.num_processes or 1
+    machines = settings.num_machines or 1
     problems = sharding_problems(settings, size)
     chosen = sorted({*map(int, ranks[0].split(","))} if ranks else {0, size - 1})
     problems += [f"--ranks {rank}: the job has ranks 0 to {size - 1}" for rank in chosen if rank >= size]
@@ -138,7 +139,8 @@ def run(
 
 def _rehearse(options: ResolvedOptions, asked: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the notes of each rank."""
-    settings, ranks = options.settings, asked["ranks"]
+    settings = options.settings
+    ranks = asked["ranks"]
     # the sizes are those of the job, and not of the ranks that run
     sizes = as_text(settings.parallelism_config or "")
     environ = {**options.environ, "RANK": "0", BY_NAME["parallelism_config"].envvar: sizes}

@@ -35,10 +35,11 @@ class ExchangeLog:
             func: The operation.
             args: Its arguments.
         """
-        operation, group = func.overloadpacket.__name__.strip("_"), args[-1]
+        operation = func.overloadpacket.__name__.strip("_")
         name = next((name for name in _NAMES if name.replace("_", "") in operation.replace("_", "")), operation)
         # of the inputs and the outputs, the larger are whole
         size = max(map(bytes_of, map(tensors_in, args)))
+        group = args[-1]
         if func.namespace == "c10d":
             group = next(torchs.ProcessGroup.unbox(one) for one in args[1:] if isinstance(one, torch.ScriptObject))
         elif not isinstance(group, str):

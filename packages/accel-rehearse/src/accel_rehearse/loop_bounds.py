@@ -1,4 +1,4 @@
-"""End a script's loops: training loaders after the last step, and others after a few batches."""
+"""Declare where a script's loops end: training loaders after the last step, and others after a few batches."""
 
 from __future__ import annotations
 

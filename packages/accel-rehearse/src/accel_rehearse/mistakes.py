@@ -34,7 +34,8 @@ def place_of(said: Notes) -> str:
 
 def _too_large(notes: Sequence[Notes], size: int, hardware: Hardware) -> Iterator[Sequence[str]]:
     worst = max(notes, key=lambda one: one["said"]["peak_bytes"])
-    said, usable = worst["said"], USABLE * hardware.memory
+    said = worst["said"]
+    usable = USABLE * hardware.memory
     if said["peak_bytes"] > usable:
         held = said["parameters_bytes"] + said["gradients_bytes"] + said["optimizer_bytes"]
         # what all ranks together would hold of the same, if they shared it

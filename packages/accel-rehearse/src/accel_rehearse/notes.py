@@ -21,7 +21,8 @@ LARGEST_FILE = 10**10
 
 def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
     """Return what a rehearsal that has ended has found of its rank, at its place."""
-    allocations, models = rehearsal.allocations, rehearsal.models
+    allocations = rehearsal.allocations
+    models = rehearsal.models
     # what two models or optimizers share is there once
     parameters = {one for model in models for one in model.parameters()}
     states = {one for optimizer in rehearsal.optimizers for one in tensors_in(optimizer.state)}

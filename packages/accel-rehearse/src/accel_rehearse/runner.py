@@ -33,10 +33,12 @@ def main(wanted: str, script: str, *arguments: str) -> None:
         arguments: Its arguments.
     """
     asked = json.loads(wanted)
-    rank, size = asked["ranks"][int(process_environ()["RANK"])], asked["size"]
+    rank = asked["ranks"][int(process_environ()["RANK"])]
+    size = asked["size"]
     mine = size // asked["machines"]
     place = Topology(rank, size, rank % mine, mine, rank // mine, Rendezvous("127.0.0.1", 1), "accel rehearse")
-    rehearsal, folder = Rehearsal(asked["steps"], cpu=asked["cpu"]), Path(asked["folder"])
+    folder = Path(asked["folder"])
+    rehearsal = Rehearsal(asked["steps"], cpu=asked["cpu"])
     if not asked["in_place"]:
         sys.addaudithook(protecting(folder / "made"))
     become_rank(place, on_call=rehearsal.exchanges.call)
