@@ -2,15 +2,18 @@
 
 import runpy
 import sys
+from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from accel.preparation import _ORIGINALS
 from accel_rehearse.training_length import length_of_training
-from accel_rehearse.training_loop import epochs_of
+from accel_rehearse.training_loop import end_of, epochs_of
 from accel_state import AccumulationState
 from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, LinearLR, SequentialLR
 from torch.utils.data import DataLoader
@@ -22,14 +25,16 @@ class Loader(DataLoader[int]):
     total_batch_size = 16
 
 
-def rehearsed(*, length: int, moves: int, every: int = 1, end: str = "flush", batches: int = 65) -> Any:
+def rehearsed(
+    *, length: int, moves: int, every: int = 1, end: str = "flush", batches: int = 65, least: float = inf
+) -> Any:
     """Return a rehearsal of 3 epochs on 2 processes, with a schedule that each step moves."""
     samples: Any = range(batches)
     whole, mine = DataLoader[int](samples), Loader(samples[::2])
     _ORIGINALS[mine] = whole
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
     return SimpleNamespace(
-        training={mine: (3, 128)},
+        training={mine: (3, least, 128)},
         accelerator=SimpleNamespace(gradient_state=AccumulationState(every, at_epoch_end=end)),
         schedules={CosineAnnealingLR(optimizer, length): [0, moves, 2 * moves]},
         lines={"schedule": LINE},
@@ -84,6 +89,25 @@ def test_a_schedule_of_another_length_is_told(given: dict[str, Any], end: int, r
     assert remedy.startswith(f"make it {right} long")
 
 
+@pytest.mark.parametrize(
+    ("least", "steps", "whole"),
+    [
+        (10, None, None),  # in the first epoch
+        (33, 33, None),
+        (98, 33, None),
+        (99, 33, 99),  # as the last step of all
+        (1000, 33, 99),
+    ],
+)
+def test_a_training_that_breaks_off_has_no_known_end(least: int, steps: int | None, whole: int | None) -> None:
+    rehearsal = rehearsed(length=40, moves=1, least=least)
+    length = length_of_training(rehearsal)
+    assert (length["steps_per_epoch"], length["training_steps"]) == (steps, whole)
+    assert length["epochs"] == (3 if whole else None)
+    assert length["schedule_ends_at_step"] == 40
+    assert len(rehearsal.mistakes) == (1 if whole else 0)
+
+
 def test_parts_of_a_schedule_are_not_compared() -> None:
     """Those of a sequence stand still before they begin."""
     rehearsal = rehearsed(length=99, moves=1)
@@ -116,6 +140,37 @@ def test_the_epochs_are_those_of_the_only_range_around(loops: list[str], epochs:
     script.write_text(f"{''.join(lines)}{' ' * len(lines)}found = look()\n")
     names = {"count": 7, "look": lambda: epochs_of(sys._getframe(1))}
     assert runpy.run_path(str(script), names)["found"] == epochs
+
+
+@pytest.mark.parametrize(
+    ("test", "end"),
+    [
+        ("step == 100", 100),
+        ("step + 1 >= most.steps", 9),
+        ("step > count", 7),
+        ("most.steps and step >= most.steps", 9),
+        ("step >= none", inf),
+        ("step >= -1", inf),
+        ("step >= len([1])", inf),  # to call is to change something
+        ("most.called()", inf),
+        ("step == 'x'", inf),
+    ],
+)
+@pytest.mark.parametrize("header", ["for step, _ in enumerate(batches()):", "for _ in batches():"])
+def test_a_loop_breaks_off_at_the_number_of_its_condition(header: str, test: str, end: float, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"{header}\n if count:\n  if {test}:\n   print(9)\n   break\n if count == 3: continue\n")
+    most = SimpleNamespace(steps=9, called=Mock(side_effect=AssertionError))
+    found = list[float]()
+
+    def batches() -> Iterator[int]:
+        frame = sys._getframe(1)
+        found.append(end_of(frame))
+        yield from ()
+
+    runpy.run_path(str(script), {"count": 7, "most": most, "none": None, "batches": batches})
+    assert found == [end]
+    assert not most.called.called
 
 
 def test_what_is_not_known_is_none() -> None:

@@ -49,7 +49,7 @@ from accel_rehearse.surroundings import (
     within,
     writing_nothing,
 )
-from accel_rehearse.training_loop import epochs_of
+from accel_rehearse.training_loop import end_of, epochs_of
 
 
 class Rehearsal:
@@ -68,10 +68,11 @@ class Rehearsal:
         self.mistakes: list[tuple[str, str, str]] = []
         self.refusals: list[tuple[str, str, str]] = []
         self.placeholders = Placeholders(self.refusals)
-        #: the loaders that are trained on, with the epochs of the loop around and the tokens of a sample
-        self.training: dict[Any, tuple[int, int]] = {}
-        # the loaders of the passes that are under way, with the epochs, and the tokens of a sample of the newest batch
-        self._passing: list[tuple[Any, int]] = []
+        #: the loaders that are trained on, with the epochs around, the number at which their loop breaks off, and the
+        #: tokens of a sample
+        self.training: dict[Any, tuple[int, float, int]] = {}
+        # the loaders of the passes under way, with the first two of it, and the tokens of a sample of the newest batch
+        self._passing: list[tuple[Any, int, float]] = []
         self._tokens = 0
         #: when further passes end, once all steps are made
         self.ends_at: float | None = None
@@ -117,9 +118,9 @@ class Rehearsal:
 
     def loss(self, loss: torch.Tensor, weight: torch.Tensor | float | None) -> None:
         """Note that a backward begins."""
-        for loader, epochs in self._passing:
+        for loader, epochs, end in self._passing:
             if loader not in self.training:
-                self.training[loader] = (epochs, self._tokens)
+                self.training[loader] = (epochs, end, self._tokens)
                 self.exchanges.call(f"training on {length_hint(loader)} batches")
 
     def begin(self) -> None:
@@ -159,7 +160,7 @@ class Rehearsal:
         def batches_of(loader: Any) -> Iterator[Any]:
             if self.ends_at and loader in self.training and time.monotonic() > self.ends_at:
                 raise RehearsalOver
-            self._passing.append(under_way := (loader, epochs_of(frame_of_script())))
+            self._passing.append(under_way := (loader, epochs_of(frame_of_script()), end_of(frame_of_script())))
             try:
                 for served, batch in enumerate(iterate(loader)):
                     if served and (self.ends_at if loader in self.training else served >= EVALUATION_BATCHES):
@@ -178,7 +179,7 @@ class Rehearsal:
         self.lines.setdefault(what, line_of())
 
     def _gathering(self, *_: object) -> None:
-        for loader, _epochs in self._passing[-1:]:
+        for loader, *_rest in self._passing[-1:]:
             length = length_hint(loader.dataset)
             more = -length % (loader.total_batch_size or 1)
             if self.stage.evaluating and more and loader not in self.training:

@@ -19,15 +19,24 @@ def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
     What is not known is None. A schedule that ends at another step than the training is a mistake.
     """
     samples = of_step = of_epoch = steps = epochs = whole = alone = end = 0
-    for loader, (epochs, tokens) in [*rehearsal.training.items()][:1]:
-        window, batches = rehearsal.accelerator.gradient_state, length_hint(loader)
+    for loader, (epochs, least, tokens) in [*rehearsal.training.items()][:1]:
+        window = rehearsal.accelerator.gradient_state
+        batches = length_hint(loader)
         samples = (loader.total_batch_size or 0) * window.every
-        of_step, of_epoch = tokens * samples, tokens * length_hint(loader.dataset)
-        steps, whole = _steps(1, batches, window), _steps(epochs, batches, window)
+        of_step = tokens * samples
+        of_epoch = tokens * length_hint(loader.dataset)
+        steps = _steps(1, batches, window)
+        whole = _steps(epochs, batches, window)
+        # in a loop that breaks off before, the number may be of batches or of steps, in a pass or in all
+        if least < steps:
+            steps = 0
+        if least < whole:
+            epochs = whole = 0
         alone = _steps(epochs, length_hint(_ORIGINALS.get(loader, loader)), window)
     parts = [part for scheduler in rehearsal.schedules for part in getattr(scheduler, "_schedulers", ())]
     for scheduler, places in rehearsal.schedules.items():
-        length, moves = length_of(scheduler), min((after - before for before, after in pairwise(places)), default=0)
+        length = length_of(scheduler)
+        moves = min((after - before for before, after in pairwise(places)), default=0)
         if length and places[1:] and scheduler not in parts:
             # a schedule that stands still in a step advances once in an epoch
             end = -(-length // moves) if moves else length * steps
