@@ -12,6 +12,7 @@ import pytest
 import torch
 from accel import Accelerator
 from accel.checkpoint.checkpointer import Checkpointer
+from accel_parallel.stages.compile import compile_in_place
 from accel_rehearse.protected_files import protecting, remove_made
 from accel_rehearse.refusal import CannotRehearse
 from accel_rehearse.surroundings import writing_nothing
@@ -90,7 +91,7 @@ def test_no_model_is_compiled() -> None:
     model = nn.Linear(1, 1)
     with _writing_nothing():
         assert torch.compile(print) is print
-        for compiling in (model.compile, lambda: torch.compile(model)):
+        for compiling in (model.compile, lambda: torch.compile(model), lambda: compile_in_place([model])):
             with pytest.raises(CannotRehearse, match="Linear is to be compiled"):
                 compiling()
 
