@@ -94,7 +94,7 @@ def list_lines(path: Path, memory: Sequence[Path] = ()) -> Iterator[str]:
 
 
 def _contents(folder: Path, manifest: Manifest) -> Iterator[str]:
-    about = {name: value for name, value in manifest.about.items() if name != "mesh"}
+    about = {name: value for name, value in manifest.about.items() if name not in ("mesh", "memory")}
     yield f"{folder}: {', '.join(f'{name} {value}' for name, value in about.items())}, layout {_layout(manifest.about)}"
     yield "files:"
     for name, file in sorted(manifest.files.items()):

@@ -135,7 +135,7 @@ class StoreExchange:
 
         Args:
             name: Name of the exchange, used once in a run.
-            ranks: Ranks that take part, this rank included.
+            ranks: Ranks whose notes are read, which may be none.
             note: A value that JSON can encode, except None.
 
         Returns:

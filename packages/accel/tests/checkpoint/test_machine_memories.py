@@ -352,26 +352,33 @@ def test_messages_in_the_background_meet_no_others() -> None:
     assert machine_files.TAG >= binomial_tree._FIRST_TAG + 2 * binomial_tree._TAGS
 
 
-def train_without_room_for_others(folder: str) -> None:
-    """The second machine has no room for the part of the first."""
+def save_without_room(folder: str, rank: int, part: str) -> None:
+    """The machine of a rank has no room for a part."""
     write = Filesystem.write
 
     def refuse(self: Filesystem, path: Path, content: Any) -> Any:
-        if "rank00000" in path.name:
+        if part in str(path):
             raise OSError(28, "No space left on device")
         return write(self, path, content)
 
     with pytest.MonkeyPatch.context() as patch:
-        if dist.get_rank() == 1:
+        if dist.get_rank() == rank:
             patch.setattr(Filesystem, "write", refuse)
         train(folder, None, "fsdp2")
 
 
 def test_a_machine_without_room_for_the_part_of_another_keeps_none(world: MakePool, tmp_path: Path) -> None:
     """The training goes on, the first machine has both parts, and the second gets them when it resumes."""
-    world(2).run(train_without_room_for_others, str(tmp_path))
+    world(2).run(save_without_room, str(tmp_path), 1, "rank00000")
     (first, second) = sorted(tmp_path.glob("memory-*/*/checkpoints"))
     assert [path.name for _, path in list_checkpoints(first)] == ["checkpoint_0", "checkpoint_1"]
     assert list(second.iterdir()) == []
     found = world(2).run(train, str(tmp_path), None, "fsdp2")
     assert [there for _, there, _ in found] == [("checkpoint_0", "checkpoint_1"), ("checkpoint_1",)]
+
+
+def test_all_ranks_hear_that_the_first_has_no_room(world: MakePool, tmp_path: Path) -> None:
+    """It has none for its own part of the second checkpoint: no machine keeps that, and nobody waits for it."""
+    world(2).run(save_without_room, str(tmp_path), 0, "checkpoint_1")
+    for kept in tmp_path.glob("memory-*/*/checkpoints"):
+        assert [path.name for path in kept.iterdir()] == ["checkpoint_0"]

@@ -1,6 +1,7 @@
 """What `resume` says of checkpoints in memory whose time or project is not as it should be."""
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,25 +33,27 @@ def test_resume_says_what_it_knows_of_the_age(
     with caplog.at_level(logging.WARNING, "accel"):
         memory.resumed((tmp_path, Manifest({"steps": 3} | about, {}, {}, [], {})))
     words = [record.getMessage() for record in caplog.records]
-    assert f"resumed from the checkpoint {tmp_path}, on the disk, saved under another launcher: {age}" in words
+    assert f"resumed from the checkpoint {tmp_path}, on the disk: {age}" in words
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_resume_says_if_another_job_has_saved_to_the_project(
-    own: bool, project: ProjectConfiguration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+@pytest.mark.parametrize("whose", ["own", "of one that runs", "of one that has ended"])
+def test_resume_says_if_another_job_saves_to_the_project(
+    whose: str, project: ProjectConfiguration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """Two jobs may share a project, and the newest may be of the other."""
-    other = tmp_path / ("memory" if own else "of-the-other")
+    other = tmp_path / ("memory" if whose == "own" else "of-the-other")
     other.mkdir(exist_ok=True)
     with monkeypatch.context() as patch:
         patch.setenv("ACCEL_MEMORY_CHECKPOINTS", str(other))
         saved = Accelerator(cpu=True, project_config=project).save_state(tmp_path / "project/checkpoints/checkpoint_0")
     release()
+    if whose == "of one that has ended":
+        shutil.rmtree(other)
     with caplog.at_level(logging.WARNING, "accel"):
         assert Accelerator(cpu=True, project_config=project).resume() == Path(saved)
     (words,) = [record.getMessage() for record in caplog.records if "resumed from" in record.getMessage()]
-    whose = "" if own else ", saved under another launcher"
-    assert words.startswith(f"resumed from the checkpoint {saved}, on the disk{whose}: step 0, ")
+    told = ", saved by another job that still runs" if whose == "of one that runs" else ""
+    assert words.startswith(f"resumed from the checkpoint {saved}, on the disk{told}: step 0, ")
 
 
 def test_a_project_that_is_a_file_is_told_by_resume(project: ProjectConfiguration, tmp_path: Path) -> None:

@@ -147,8 +147,9 @@ class MemoryCheckpoints:
             where, (written, steps), age = "in memory", manifest.moment, "of unknown age"
             if folder.parent != self.folder:
                 where = "on the disk"
-                if manifest.about.get("memory") != str(self.folder.parents[1]):
-                    where += ", saved under another launcher"
+                launcher = Path(str(manifest.about.get("memory")))
+                if launcher.is_dir() and launcher != self.folder.parents[1]:
+                    where += ", saved by another job that still runs"
             with suppress(ValueError):
                 age = f"{max(0.0, time.time() - datetime.fromisoformat(written).timestamp()):.0f} s old"
             logger.warning("resumed from the checkpoint %s, %s: step %d, %s", folder, where, steps, age)

@@ -276,10 +276,11 @@ class StateSaver:
             exchange_files(rank, routes, job.begin().path, sizes)
 
         try:
-            ranks = range(len(writer_of)) if self._writes else [rank]
+            # ranks that write none hear of rank 0 too, which seals nothing if its part failed
+            ranks = range(len(writer_of)) if self._writes else [0, rank]
             parts = results(ranks, f"{name}/parts", lambda: job.write_own(self.newest))
             if self._project.save_on_each_node:  # in memory: machines keep parts for each other
-                sealed = results([0], f"{name}/sealed", seal)
+                sealed = results([0], f"{name}/sealed", seal) if parts or not rank else []
                 whole = any(sealed) and bool(results(here, f"{name}/spread", partial(spread, *sealed)))
             else:
                 whole = bool(seal())
