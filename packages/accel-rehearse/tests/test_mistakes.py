@@ -213,12 +213,16 @@ def test_a_rank_that_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch, capsy
 @pytest.mark.parametrize(
     "around",
     [
-        {"RANK": "3", "WORLD_SIZE": "8"},
+        {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"},
+        {"WORLD_SIZE": "8"},
         {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_NODEID": "1", "SLURM_PROCID": "1", "SLURM_NTASKS": "1"},
     ],
-    ids=["a worker", "a job of two nodes"],
+    ids=["a worker", "a size", "a job of two nodes"],
 )
-def test_what_runs_around_a_rehearsal_is_not_its_job(around: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ranks", [[63], [0, 63]])
+def test_what_runs_around_a_rehearsal_is_not_its_job(
+    around: dict[str, str], ranks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[ScriptJob] = []
 
     def run(job: ScriptJob, *_: object) -> tuple[int, str]:
@@ -227,9 +231,9 @@ def test_what_runs_around_a_rehearsal_is_not_its_job(around: dict[str, str], mon
 
     monkeypatch.setattr(ScriptJob, "run", run)
     with pytest.raises(CannotRun, match="ended before it could say what it found"):
-        command._rehearse(resolve_options([__file__], around), {"ranks": [63]})
+        command._rehearse(resolve_options([__file__], around), {"ranks": ranks})
     (job,) = started
-    assert job.count == 1
+    assert job.count == len(ranks)
     assert job.options.environ["RANK"] == "0"  # of the ranks that run
 
 

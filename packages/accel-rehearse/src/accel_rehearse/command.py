@@ -144,6 +144,7 @@ def _rehearse(options: ResolvedOptions, asked: dict[str, Any]) -> list[dict[str,
     # the sizes are those of the job, and not of the ranks that run
     sizes = as_text(settings.parallelism_config or "")
     environ = {**options.environ, "RANK": "0", BY_NAME["parallelism_config"].envvar: sizes}
+    environ.pop("WORLD_SIZE", None)
     alone = settings.with_flags(
         num_processes=len(ranks), num_machines=1, parallelism_config=None, cpu=True, gpu_ids=None
     )
