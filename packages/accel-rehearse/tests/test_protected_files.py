@@ -125,16 +125,18 @@ def test_a_folder_in_which_something_else_is_stays(tmp_path: Path) -> None:
 
 
 def test_caches_are_those_that_variables_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "real" / "hub").mkdir(parents=True)
-    (tmp_path / "real" / "hub_of_mine").mkdir()
     (tmp_path / "link").symlink_to("real")
-    for folder in ("hub", "hub_of_mine"):
+    for folder in ("hub", "torch", "hub_of_mine"):
+        (tmp_path / "real" / folder).mkdir(parents=True)
         (tmp_path / "real" / folder / "data").write_text("mine")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "link" / "hub"))
+    monkeypatch.setenv("TORCH_HOME", "~/torch")
+    monkeypatch.setenv("HOME", str(tmp_path / "real"))
     monkeypatch.setenv("HF_HOME", "")
     check = protecting(tmp_path / "made")
     (tmp_path / "made").touch()
     check("open", (str(tmp_path / "link" / "hub" / "data"), "w", os.O_WRONLY))
+    check("open", (str(tmp_path / "real" / "torch" / "data"), "w", os.O_WRONLY))
     with pytest.raises(CannotRehearse, match="was there before"):
         check("open", (str(tmp_path / "real" / "hub_of_mine" / "data"), "w", os.O_WRONLY))
 

@@ -29,7 +29,7 @@ def protecting(made: Path) -> Callable[[str, tuple[Any, ...]], None]:
     Args:
         made: File that lists what the ranks make, in a hidden folder.
     """
-    caches = {Path(folder).resolve() for folder in map(process_environ().get, _CACHES) if folder}
+    caches = {Path(folder).expanduser().resolve() for folder in map(process_environ().get, _CACHES) if folder}
 
     def check(event: str, args: tuple[Any, ...]) -> None:
         # a path in a folder that is given by its number is of a tree that `shutil.rmtree` has told before
