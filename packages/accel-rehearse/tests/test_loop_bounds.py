@@ -1,5 +1,8 @@
 """The ends of a script's loops."""
 
+from concurrent.futures import ThreadPoolExecutor
+from math import inf
+
 import pytest
 import torch
 from accel_rehearse.rehearsal import Rehearsal
@@ -22,3 +25,13 @@ def test_the_tokens_of_a_batch_are_counted(batch: object, tokens: int) -> None:
     next(served)
     assert rehearsal._tokens == tokens
     assert len([*served]) == 1  # a pass in which nothing is trained has two batches
+
+
+def test_a_pass_that_no_line_of_the_user_has_begun_has_no_known_end() -> None:
+    """As one that a thread reads, or one of a package that is installed and run by `-m`."""
+    rehearsal = Rehearsal(3, cpu=True)
+    loader = object()
+    served = rehearsal._bounded(lambda _: iter([IMAGES]))(loader)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(next, served).result() is IMAGES
+    assert rehearsal._passing == [(loader, 0, inf)]

@@ -108,6 +108,26 @@ def test_a_training_that_breaks_off_has_no_known_end(least: int, steps: int | No
     assert len(rehearsal.mistakes) == (1 if whole else 0)
 
 
+@pytest.mark.parametrize(
+    ("least", "steps", "whole"),
+    [
+        (6, None, None),
+        (20, None, None),  # of batches in the first epoch, or of steps in the third
+        (21, 7, 21),  # as the last step of all
+        (22, None, None),  # of batches in the first epoch
+        (25, 7, None),  # of batches in all
+        (74, 7, None),
+        (75, 7, 21),
+    ],
+)
+def test_the_number_of_a_break_may_be_of_batches(least: int, steps: int | None, whole: int | None) -> None:
+    rehearsal = rehearsed(length=5, moves=1, every=4, batches=50, least=least)
+    length = length_of_training(rehearsal)
+    assert (length["steps_per_epoch"], length["training_steps"]) == (steps, whole)
+    assert length["epochs"] == (3 if whole else None)
+    assert len(rehearsal.mistakes) == (1 if whole else 0)
+
+
 def test_parts_of_a_schedule_are_not_compared() -> None:
     """Those of a sequence stand still before they begin."""
     rehearsal = rehearsed(length=99, moves=1)
@@ -149,6 +169,12 @@ def test_the_epochs_are_those_of_the_only_range_around(loops: list[str], epochs:
         ("step + 1 >= most.steps", 9),
         ("step > count", 7),
         ("most.steps and step >= most.steps", 9),
+        ("debug and step >= 10", inf),
+        ("step >= 10 and debug", inf),
+        ("(step + 1) % 2 == 0 and debug", inf),
+        ("count and step + 1 >= most.steps", 9),
+        ("step >= most.steps or debug", 9),
+        ("none is not None and step >= none", inf),
         ("step >= none", inf),
         ("step >= -1", inf),
         ("step >= len([1])", inf),  # to call is to change something
@@ -168,9 +194,39 @@ def test_a_loop_breaks_off_at_the_number_of_its_condition(header: str, test: str
         found.append(end_of(frame))
         yield from ()
 
-    runpy.run_path(str(script), {"count": 7, "most": most, "none": None, "batches": batches})
+    runpy.run_path(str(script), {"count": 7, "debug": False, "most": most, "none": None, "batches": batches})
     assert found == [end]
     assert not most.called.called
+
+
+@pytest.mark.parametrize(
+    ("within", "end"),
+    [
+        ([" for index in batches():", "  if index == 5: break"], inf),  # an evaluation
+        ([" for attempt in []:", "  if attempt == 2: break"], inf),
+        ([" while tries:", "  if tries == 3: break"], inf),
+        ([" while tries:", "  if tries == 3: break", " if step >= 9: break"], 9),
+        ([" for index in []:", "  if index == 5: pass", "  else: break", " if step >= 9: break"], 9),
+        ([" with print():", "  if step >= 9: break"], 9),
+    ],
+)
+def test_a_break_is_that_of_the_innermost_loop_around_it(within: list[str], end: float, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    lines = [
+        "for epoch in range(3):",
+        " for step in batches():",
+        *(f" {line}" for line in within),
+        " if epoch == 2: break",
+    ]
+    script.write_text("\n".join(lines))
+    found = list[float]()
+
+    def batches() -> Iterator[int]:
+        found.append(end_of(sys._getframe(1)))
+        yield from ()
+
+    runpy.run_path(str(script), {"tries": 0, "batches": batches})
+    assert found == [end] * 3
 
 
 def test_what_is_not_known_is_none() -> None:

@@ -22,7 +22,7 @@ class CannotRehearse(AccelError):
 def is_of_script(frame: FrameType) -> bool:
     """Return whether a frame is of the user's own code, and of no library."""
     package = frame.f_globals.get("__package__") or ""
-    return not frame.f_code.co_filename.startswith(_LIBRARIES) and not _PACKAGES.match(package)
+    return not (frame.f_code.co_filename.startswith(_LIBRARIES) or _PACKAGES.match(package))
 
 
 def frame_of_script(frame: FrameType | None = None) -> FrameType | None:
@@ -32,7 +32,7 @@ def frame_of_script(frame: FrameType | None = None) -> FrameType | None:
         frame: Frame to begin with. Default: that of the caller.
     """
     frame = frame or sys._getframe()
-    while frame is not None and not is_of_script(frame):
+    while frame and not is_of_script(frame):
         frame = frame.f_back
     return frame
 
@@ -44,7 +44,7 @@ def line_of(frame: FrameType | None = None) -> str:
         frame: Frame to begin with. Default: that of the caller.
     """
     found = frame_of_script(frame)
-    return "" if found is None else f"{found.f_code.co_filename}:{found.f_lineno}"
+    return f"{found.f_code.co_filename}:{found.f_lineno}" if found else ""
 
 
 def line_of_error(error: BaseException) -> str:

@@ -68,10 +68,11 @@ class Rehearsal:
         self.mistakes: list[tuple[str, str, str]] = []
         self.refusals: list[tuple[str, str, str]] = []
         self.placeholders = Placeholders(self.refusals)
-        #: the loaders that are trained on, with the epochs around, the number at which their loop breaks off, and the
-        #: tokens of a sample
+        #: the loaders that are trained on, with the epochs around, the number at which a break may end their loop, and
+        #: the tokens of a sample
         self.training: dict[Any, tuple[int, float, int]] = {}
-        # the loaders of the passes under way, with the first two of it, and the tokens of a sample of the newest batch
+        # the loaders of the passes under way, with the epochs and the end of their loop, and the tokens of a sample of
+        # the newest batch
         self._passing: list[tuple[Any, int, float]] = []
         self._tokens = 0
         #: when further passes end, once all steps are made
@@ -215,7 +216,7 @@ class Rehearsal:
         self._stepping.__exit__(None, None, None)
         self.allocations.note_all(optimizer.state, OPTIMIZER)
         self._made += 1
-        if self.ends_at is None and self._made % (len(self.optimizers) or 1) == 0:
+        if not self.ends_at and self._made % (len(self.optimizers) or 1) == 0:
             self.marks.append((len(self.exchanges.log), self.mode.flops, len(self.allocations.changes)))
             for scheduler, places in self.schedules.items():
                 while not hasattr(scheduler, "last_epoch"):  # torch's ChainedScheduler moves all in it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import length_hint
 from typing import Any
 
@@ -19,7 +19,7 @@ def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
     What is not known is None. A schedule that ends at another step than the training is a mistake.
     """
     samples = of_step = of_epoch = steps = epochs = whole = alone = end = 0
-    for loader, (epochs, least, tokens) in [*rehearsal.training.items()][:1]:
+    for loader, (epochs, least, tokens) in islice(rehearsal.training.items(), 1):
         window = rehearsal.accelerator.gradient_state
         batches = length_hint(loader)
         samples = (loader.total_batch_size or 0) * window.every
@@ -27,10 +27,11 @@ def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
         of_epoch = tokens * length_hint(loader.dataset)
         steps = _steps(1, batches, window)
         whole = _steps(epochs, batches, window)
-        # in a loop that breaks off before, the number may be of batches or of steps, in a pass or in all
-        if least < steps:
+        # the number of a loop that a break may end early may be of batches or of steps, in a pass or in all; if it is
+        # that of all steps, the training is taken to end with it
+        if whole != least < batches:
             steps = 0
-        if least < whole:
+        if whole != least < epochs * batches:
             epochs = whole = 0
         alone = _steps(epochs, length_hint(_ORIGINALS.get(loader, loader)), window)
     parts = [part for scheduler in rehearsal.schedules for part in getattr(scheduler, "_schedulers", ())]
@@ -41,7 +42,8 @@ def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
             # a schedule that stands still in a step advances once in an epoch
             end = -(-length // moves) if moves else length * steps
             # made for one process, it ends with the training of all, whose steps are rounded up
-            end = whole if length == alone and moves > 1 else end
+            if length == alone and moves > 1:
+                end = whole
             if whole and end != whole:
                 rehearsal.mistakes.append(
                     (

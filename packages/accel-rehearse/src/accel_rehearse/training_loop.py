@@ -20,7 +20,7 @@ def epochs_of(frame: FrameType | None) -> int:
     Args:
         frame: Frame in which a pass over a loader begins.
     """
-    while frame is not None:
+    while frame:
         calls = [
             ast.unparse(call)
             for loop in ast.walk(tree_of(frame.f_code.co_filename))
@@ -37,26 +37,32 @@ def epochs_of(frame: FrameType | None) -> int:
 
 
 def end_of(frame: Any) -> float:
-    """Return the least number at which a `break` ends the loop that begins at a frame's line, or infinity.
+    """Return the least number at which a `break` may end the loop that begins at a frame's line, or infinity.
 
-    It is the number that a condition compares with, such as that of steps in `if step >= steps`.
+    It is the number that a condition compares with, such as that of steps in `if step >= steps`. The rest of the
+    condition counts as it is when the pass begins: with `if debug and step >= steps` nothing ends if `debug` is false.
 
     Args:
-        frame: Frame in which a pass over a loader begins.
+        frame: Frame in which a pass over a loader begins, or None if the user's code has none.
     """
-    numbers = [inf]
-    for loop in ast.walk(tree_of(frame.f_code.co_filename)):
-        if isinstance(loop, ast.For) and loop.lineno == frame.f_lineno:
-            for node in ast.walk(loop):
-                if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Break):
-                    number = re.split(" [=>]+ ", ast.unparse(node.test))[-1]
-                    with suppress(Exception):
-                        if "(" not in number:
-                            numbers.append(len(range(eval(number, frame.f_globals, frame.f_locals))))
-    return min(filter(None, numbers))
+    least = inf
+    # of each node, the line of the innermost loop around it, which is walked last
+    lines = {
+        node: loop.lineno
+        for loop in ast.walk(tree_of(frame.f_code.co_filename if frame else ""))
+        if isinstance(loop, ast.For | ast.While)
+        for node in ast.walk(loop)
+    }
+    for node, line in lines.items():
+        match node:
+            case ast.If(test, [*_, ast.Break()]) if line == frame.f_lineno:
+                number = re.sub(r"\S+( [^ a-z]+ \S+)* [=>]+ |.*\(.*", "", ast.unparse(test))
+                with suppress(Exception):
+                    least = min(least, len(range(eval(number, frame.f_globals, frame.f_locals))) or inf)
+    return least
 
 
 @cache
 def tree_of(file: str) -> ast.Module:
-    """Return the syntax tree of a file of code that runs, which is empty if there is no file."""
+    """Return the syntax tree of a file of code that runs, which is empty if there is no such file."""
     return ast.parse("".join(linecache.getlines(file)))
