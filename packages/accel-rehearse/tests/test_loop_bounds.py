@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
+from typing import Any
 
 import pytest
 import torch
@@ -35,3 +36,11 @@ def test_a_pass_that_no_line_of_the_user_has_begun_has_no_known_end() -> None:
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(next, served).result() is IMAGES
     assert rehearsal._passing == [(loader, 0, inf)]
+
+
+@pytest.mark.parametrize(("batches", "words"), [(range(2), "2"), (iter(()), "an unknown number of")])
+def test_the_call_of_a_training_says_its_batches(batches: Any, words: str) -> None:
+    rehearsal = Rehearsal(3, cpu=True)
+    rehearsal._passing = [(batches, 0, inf)]
+    rehearsal.loss(IMAGES, None)
+    assert [call for call, _ in rehearsal.exchanges.calls] == [f"training on {words} batches"]

@@ -122,7 +122,7 @@ class Rehearsal:
         for loader, epochs, end in self._passing:
             if loader not in self.training:
                 self.training[loader] = (epochs, end, self._tokens)
-                self.exchanges.call(f"training on {length_hint(loader)} batches")
+                self.exchanges.call(f"training on {length_hint(loader) or 'an unknown number of'} batches")
 
     def begin(self) -> None:
         """Note from now on what the process does, until it ends. The script has to run in the mode."""
