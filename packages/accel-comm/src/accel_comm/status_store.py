@@ -56,6 +56,7 @@ class StatusStore:
 
     def __init__(self, store: Any, rank: int, run: int = 0) -> None:
         self._connection = StoreConnection(store)
+        self._ask = self._connection.ask
         self._prefix = f"accel.status/{run}/"
         self.rank = rank
         self.host = own_host()
@@ -64,12 +65,6 @@ class StatusStore:
         self._may_come = True
         self._written = set[str]()
         self._append(f"host/{self.host}", [rank, os.getpid()])
-
-    @property
-    def _store(self) -> Any:
-        if self._connection.is_closed():
-            raise RuntimeError("its connection is closed")
-        return self._connection.store
 
     def is_gone(self, within_s: float = 0.0) -> bool:
         """Return whether the process that serves the store is gone, or found to be gone within some seconds."""
@@ -85,28 +80,28 @@ class StatusStore:
 
     def post(self, name: str, note: Any) -> None:
         """Write a note, in place of an older note of that name."""
-        self._store.set(self._prefix + name, json.dumps(note))
+        self._ask("set", self._prefix + name, json.dumps(note))
 
     def read(self, name: str) -> Any:
         """Return the note of that name, or None."""
         name = self._prefix + name
-        return json.loads(self._store.get(name)) if self._store.check([name]) else None
+        return json.loads(self._ask("get", name)) if self._ask("check", [name]) else None
 
     def read_all(self, names: Sequence[str]) -> list[Any]:
         """Return the notes of these names, None for a missing one, in one or two requests if all are there."""
         if not self._written.issuperset(names):
-            if not self._store.check([self._prefix + name for name in names]):
+            if not self._ask("check", [self._prefix + name for name in names]):
                 return [self.read(name) for name in names]
             self._written.update(names)
-        return [json.loads(note) for note in self._store.multi_get([self._prefix + name for name in names])]
+        return [json.loads(note) for note in self._ask("multi_get", [self._prefix + name for name in names])]
 
     def first(self, name: str, note: Any) -> Any:
         """Return the note that a process has first given under that name: this note, or an earlier one."""
-        return json.loads(self._store.compare_set(self._prefix + name, "", json.dumps(note)))
+        return json.loads(self._ask("compare_set", self._prefix + name, "", json.dumps(note)))
 
     def count(self, name: str, more: int = 0) -> int:
         """Add to the number of that name, and return it."""
-        return int(self._store.add(self._prefix + name, more))
+        return int(self._ask("add", self._prefix + name, more))
 
     def heartbeat(self, more: int = 0) -> Heartbeat:
         """Add to the number that all ranks read, and return it."""
@@ -136,11 +131,11 @@ class StatusStore:
         self._pids = dict(self._listed(f"host/{self.host}"))  # a new one: another thread may go through the old one
 
     def _append(self, name: str, entry: Any) -> None:
-        self._store.append(self._prefix + name, json.dumps(entry) + "\n")
+        self._ask("append", self._prefix + name, json.dumps(entry) + "\n")
 
     def _listed(self, name: str) -> list[Any]:
         name = self._prefix + name
-        return list(map(json.loads, self._store.get(name).splitlines())) if self._store.check([name]) else []
+        return list(map(json.loads, self._ask("get", name).splitlines())) if self._ask("check", [name]) else []
 
     def alive(self, rank: int) -> bool | None:
         """Return whether the process of a rank lives, or None if this machine cannot know."""

@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import weakref
 from contextlib import suppress
+from datetime import timedelta
+from struct import pack
 from typing import Any, final
+
+#: seconds until a request is given up: the process that serves the store is stopped, or its machine is gone
+ANSWER_S = 60
 
 
 @final
@@ -27,8 +33,7 @@ class StoreConnection:
         while isinstance(root, PrefixStore):
             root = root.underlying_store
         before = _sockets()
-        #: the store, over this connection
-        self.store = store.clone()
+        self._store = store.clone()
         new = _sockets() - before if isinstance(root, TCPStore) else set()
         self._poll: select.poll | None = None
         if len(new) == 1:
@@ -36,10 +41,35 @@ class StoreConnection:
 
     def _watch(self, descriptor: int) -> None:
         with suppress(OSError):
-            own = os.dup(descriptor)  # stays this connection's, whatever becomes of torch's
-            weakref.finalize(self, os.close, own)
+            own = socket.socket(fileno=os.dup(descriptor))  # stays this connection's, whatever becomes of torch's
+            own.settimeout(None)  # the default may be another
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pack("ll", ANSWER_S, 0))
+            self._store.set_timeout(timedelta(seconds=ANSWER_S))  # of requests that wait until something is there
+            weakref.finalize(self, own.close)
             self._poll = select.poll()
             self._poll.register(own, select.POLLRDHUP)
+            self._socket = own
+
+    def ask(self, request: str, *words: Any) -> Any:
+        """Return what the store answers to a request.
+
+        Args:
+            request: Name of a method of torch's store.
+            words: Its arguments.
+
+        Raises:
+            RuntimeError: The process that serves the store is gone, or has not answered for a minute. Then all later
+                requests raise too.
+        """
+        if self.is_closed():
+            raise RuntimeError("its connection is closed")
+        try:
+            return getattr(self._store, request)(*words)
+        except RuntimeError:
+            if self._poll is not None:
+                with suppress(OSError):  # a late answer would be taken for that to the next request
+                    self._socket.shutdown(socket.SHUT_RDWR)
+            raise
 
     def is_closed(self, within_s: float = 0.0) -> bool:
         """Return whether the other end is gone, or found to be gone within some seconds."""

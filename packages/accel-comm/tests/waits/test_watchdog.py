@@ -209,7 +209,7 @@ def test_ranks_that_end_while_one_looks_end_well(
     made = job.watchdog(0)
 
     def posted(store: StatusStore, name: str, note: Any) -> None:
-        store._store.set(store._prefix + name, json.dumps(note))
+        store._ask("set", store._prefix + name, json.dumps(note))
         if name == "status/0" and note["asked"]:
             job.recorders[0].end()
             post(store, "status/1", asdict(hang_diagnosis.RankStatus(1, ended=True)))
