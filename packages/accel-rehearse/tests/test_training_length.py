@@ -48,7 +48,6 @@ def rehearsed(
         ({"length": 99, "moves": 1}, 99),
         ({"length": 198, "moves": 2}, 99),
         ({"length": 197, "moves": 2}, 99),
-        ({"length": 3 * 65, "moves": 2}, 99),  # of one process, as it is said in Accelerate's examples
         ({"length": 3, "moves": 0}, 99),
         ({"length": 27, "moves": 1, "every": 4}, 27),
         ({"length": 24, "moves": 1, "every": 4, "end": "drop"}, 24),
@@ -64,6 +63,20 @@ def test_a_schedule_that_ends_with_the_training_is_right(given: dict[str, Any], 
     assert length["samples_per_step"] == samples
     assert length["tokens_per_step"] == 128 * samples
     assert length["tokens_per_epoch"] == 128 * len(next(iter(rehearsal.training)).dataset)
+
+
+def test_samples_that_the_loader_drops_have_no_tokens() -> None:
+    rehearsal = rehearsed(length=6, moves=1)
+    rehearsal.training = {Loader(range(33), batch_size=16, drop_last=True): (3, inf, 128)}  # type: ignore[arg-type]
+    assert length_of_training(rehearsal)["tokens_per_epoch"] == 128 * 32
+
+
+def test_a_schedule_of_one_process_is_right_and_ends_where_its_steps_are_used_up() -> None:
+    """It is made as in Accelerate's examples: with 65 batches, two processes make 33 steps, not 32.5."""
+    rehearsal = rehearsed(length=3 * 65, moves=2)
+    length = length_of_training(rehearsal)
+    assert not rehearsal.mistakes
+    assert (length["training_steps"], length["schedule_ends_at_step"]) == (99, 98)
 
 
 @pytest.mark.parametrize(

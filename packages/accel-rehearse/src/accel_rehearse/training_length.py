@@ -24,7 +24,7 @@ def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
         batches = length_hint(loader)
         samples = (loader.total_batch_size or 0) * window.every
         of_step = tokens * samples
-        of_epoch = tokens * length_hint(loader.dataset)
+        of_epoch = min(tokens * length_hint(loader.dataset), of_step * batches // window.every)
         steps = _steps(1, batches, window)
         whole = _steps(epochs, batches, window)
         # the number of a loop that a break may end early may be of batches or of steps, in a pass or in all; if it is
@@ -41,10 +41,8 @@ def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
         if length and places[1:] and scheduler not in parts:
             # a schedule that stands still in a step advances once in an epoch
             end = -(-length // moves) if moves else length * steps
-            # made for one process, it ends with the training of all, whose steps are rounded up
-            if length == alone and moves > 1:
-                end = whole
-            if whole and end != whole:
+            # made for one process, it ends with the training of all, but for what their shares are rounded by
+            if whole and end != whole and (length != alone or moves < 2):
                 rehearsal.mistakes.append(
                     (
                         f"the schedule ends at step {end}, and training has {whole} steps ({epochs} epochs)",
