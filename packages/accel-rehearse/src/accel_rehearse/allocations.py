@@ -90,7 +90,7 @@ class Allocations:
         storage = tensor.untyped_storage()
         key = storage._cdata
         block = self._blocks.get(key)
-        if block is None:
+        if not block:
             early = not self._moved or kind in (PARAMETERS, BUFFERS)
             host = self._apart and early and self._stage.phase == SCRIPT
             block = self._blocks[key] = Block(self._stage.module, host)
@@ -114,7 +114,7 @@ class Allocations:
         self._moved = True
         for tensor in tensors:
             block = self._blocks.get(local(tensor).untyped_storage()._cdata)
-            if block is not None and block.host:
+            if block and block.host:
                 size, block.size, block.host = block.size, 0, False
                 self._change(block, size)
 
@@ -126,7 +126,7 @@ class Allocations:
 
     def resize(self, storage: torch.UntypedStorage, size: int) -> None:
         """Take note of memory that changes its size, as that of gathered weights does."""
-        if (block := self._blocks.get(storage._cdata)) is not None:
+        if block := self._blocks.get(storage._cdata):
             self._change(block, size)
 
     def _change(self, block: Block, size: int) -> None:
@@ -158,9 +158,9 @@ class Allocations:
             end: Number of changes.
             names: What is looked for.
         """
-        sums = Counter[str]()
+        sums: Counter[str] = Counter()
         for block, more, *_ in self.changes[:end]:
-            if block.kind == ACTIVATIONS and (name := names.match(block.module)) is not None:
+            if block.kind == ACTIVATIONS and (name := names.match(block.module)):
                 sums[name[0]] += more
         return +sums
 

@@ -131,9 +131,9 @@ def run(
         "in_place": in_place,
     }
     report = report_of(_rehearse(options, asked), asked, hardware_of(**device), measured)
-    if json is not None:
+    if json:
         Path(json).write_text(dumps(report, indent=2) + "\n")
-    print(table_of(report), flush=True)
+    print(table_of(report))
     return 2 if report["refusals"] else 1 if report["mistakes"] else 0
 
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import (
 
 from accel_rehearse.allocations import BUFFERS, EXCHANGE, PARAMETERS, Allocations
 from accel_rehearse.exchanges import NAMESPACES, ExchangeLog
-from accel_rehearse.nested_tensors import bytes_of, local, tensors_in
+from accel_rehearse.nested_tensors import bytes_of, tensors_in
 from accel_rehearse.placeholders import Placeholders
 from accel_rehearse.stage import SCRIPT, Stage
 
@@ -37,17 +37,6 @@ _FLOPS: Any = {
 }
 #: operations whose kernels compute on copies of their tensors, in another layout
 _RELAID = {aten.convolution.default, aten.convolution_backward.default}
-
-
-class Fakes(FakeTensorMode):  # type: ignore[no-untyped-call] # of torch
-    """The mode of fakes, which finds results that it has computed before by few facts about the arguments."""
-
-    def _prep_args_for_hash(self, result: list[object], args: Any, *rest: Any) -> None:
-        for arg in args.items() if isinstance(args, dict) else args:
-            if isinstance(arg, FakeTensor) and arg.constant is None and arg.layout == torch.strided:
-                result += (arg.shape, arg.stride(), arg.storage_offset(), arg.dtype, arg.device, arg.requires_grad)
-            else:
-                super()._prep_args_for_hash(result, (arg,), *rest)
 
 
 @final
@@ -75,7 +64,7 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         super().__init__()  # type: ignore[no-untyped-call] # of torch
         self.stage, self._allocations, self._exchanges = stage, allocations, exchanges
         self._placeholders = placeholders
-        self.fake = Fakes(allow_non_fake_inputs=True)
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         #: floating-point operations so far
         self.flops = 0
 
@@ -86,15 +75,8 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation, for real or on fakes, and tell of it."""
         kwargs = kwargs or {}
-        if func is torch.ops.prim.device.default:  # torch would ask again
-            return local(args[0]).device
-        name = func.__name__  # as _foreach_add_.Scalar, which changes its tensors and has no result
-        if name.startswith("_foreach_") and "_." in name and isinstance(local(args[0][0]), FakeTensor):
-            return None  # DTensor would think long about each tensor
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
-        if func is aten._unsafe_view.default:
-            func = aten.view.default  # the same, but for autograd, and torch keeps what it has found of it
         tensors = list(tensors_in((args, kwargs)))
         fakes = any(isinstance(tensor, FakeTensor) for tensor in tensors)
         if func.namespace in NAMESPACES:
@@ -118,7 +100,7 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
                 ]
                 args = (args[0], places, *args[2:])
             out = self.fake.dispatch(func, types, args, kwargs)  # as torch would, by way of the tensors
-            if (formula := _FLOPS.get(func.overloadpacket)) is not None:
+            if formula := _FLOPS.get(func.overloadpacket):
                 self.flops += int(formula(*args, **kwargs, out_val=out))
         elif tensors or self.stage.phase == SCRIPT:
             out = func(*args, **kwargs)

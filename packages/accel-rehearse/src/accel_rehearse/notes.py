@@ -22,9 +22,8 @@ LARGEST_FILE = 10**10
 def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
     """Return what a rehearsal that has ended has found of its rank, at its place."""
     allocations = rehearsal.allocations
-    models = rehearsal.models
     # what two models or optimizers share is there once
-    parameters = {one for model in models for one in model.parameters()}
+    parameters = {one for model in rehearsal.models for one in model.parameters()}
     states = {one for optimizer in rehearsal.optimizers for one in tensors_in(optimizer.state)}
     begin, end = [rehearsal.marks[0], *rehearsal.marks][-2:]
     highest = max(allocations.changes, key=lambda change: change.total)
@@ -32,12 +31,7 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
     rows = allocations.activations(peak, ROW)
     whole = bytes_of(parameters)
     # sharded tensors are in files of each rank, and others in one for each optimizer and in some for the weights
-    weights = place.world_size if any(map(is_divided, models)) else math.ceil(whole / LARGEST_FILE)
-    loop = {
-        **length_of_training(rehearsal),
-        "checkpoint_bytes": whole + bytes_of(states),
-        "checkpoint_files": weights + len(rehearsal.optimizers),
-    }
+    weights = place.world_size if any(map(is_divided, rehearsal.models)) else math.ceil(whole / LARGEST_FILE)
     return {
         "rank": place.rank,
         "said": {
@@ -55,7 +49,11 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
             "exchanges": rehearsal.exchanges.by_name(begin[0], end[0], place.local_world_size),
             "flops": end[1] - begin[1],
         },
-        "loop": loop,
+        "loop": {
+            **length_of_training(rehearsal),
+            "checkpoint_bytes": whole + bytes_of(states),
+            "checkpoint_files": weights + len(rehearsal.optimizers),
+        },
         "whole_bytes": whole,
         # what goes if each of a row of modules is computed again in the backward
         "recomputed_bytes": rows.total() - max(rows.values(), default=0),
@@ -68,16 +66,15 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
 
 def _mistakes(rehearsal: Rehearsal) -> Iterator[tuple[str, str, str]]:
     """Yield what this rank alone shows to be wrong: what, the line, and what would help."""
-    lines = rehearsal.lines
-    if "unprepared" in lines and not rehearsal.training:
+    if "unprepared" in rehearsal.lines and not rehearsal.training:
         yield (
             "the script trains on a loader that was not prepared: all ranks get the same samples",
-            lines["unprepared"],
+            rehearsal.lines["unprepared"],
             "pass the loader to accelerator.prepare",
         )
     if not (rehearsal.gradients_bytes or rehearsal.mistakes or rehearsal.refusals):
         yield (
             "no optimizer has made a step with gradients",
-            lines.get("prepare", ""),
+            rehearsal.lines.get("prepare", ""),
             "prepare optimizer and loader, give the optimizer the parameters of the model, and step",
         )

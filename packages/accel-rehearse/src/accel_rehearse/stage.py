@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -75,13 +74,10 @@ class Stage:
             for tensor in tensors_in(output):
                 node: Any = tensor.grad_fn  # of whose metadata torch gives another type
                 # the innermost module leaves first
-                if node is not None and node.metadata.setdefault("module", name) is name:
-                    node.register_prehook(partial(self._handle, name))
+                if node and node.metadata.setdefault("module", name) is name:
+                    node.register_prehook(lambda _: self.__dict__.update(handled=name))
             if not self.module:
                 self.phase = self._before
-
-    def _handle(self, name: str, gradients: object) -> None:
-        self.handled = name
 
     def name(self, model: nn.Module) -> None:
         """Note the names of the modules of a model."""
