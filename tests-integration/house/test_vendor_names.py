@@ -35,6 +35,7 @@ REASONS = {
     "accel_deepspeed/strategy.py": "DeepSpeed runs on some",
     "accel_parallel/rank_zero_source.py": "pinned memory of CUDA",
     "accel_parallel/strategies/fsdp2.py": "fully_shard does not run on these",
+    "accel_rehearse/fake_dispatch.py": "torch's settings by which products of float32 are of TF32",
     "accel_state/distributed_type.py": "values of Accelerate's enumeration",
     "accel_comm/process_group.py": "an option of NCCL",
     "accel_state/run_context.py": "variables that hide GPUs",

@@ -38,13 +38,15 @@ def test_options_that_would_do_nothing_are_none_of_a_rehearsal(option: str) -> N
 def test_numbers_replace_those_of_a_known_device() -> None:
     hardware = hardware_of("h100", read_rates("100GB/s,10GB/s"), memory=read_number("40GB"))
     assert (hardware.memory, hardware.within, hardware.between) == (40 * 10**9, 100 * 10**9, 10 * 10**9)
-    assert hardware.flops == 990e12
+    assert (hardware.flops, hardware.tf32, hardware.float32) == (990e12, 495e12, 67e12)
+    own = hardware_of("h100", flops=10**12)
+    assert (own.flops, own.tf32, own.float32, own.float64) == (1e12,) * 4
     assert read_rates("100GB/s,10GB/s,1GB/s") is None
 
 
 def test_a_step_is_bound_by_what_takes_longer() -> None:
     sent = {"name": "all_reduce", "bytes": 10**9, "group_size": 4, "machines": 1}
-    said = {"flops": 10**12, "exchanges": [sent]}
+    said = {"flops_by_precision": {"float32": 10**12}, "exchanges": [sent]}
     hardware = hardware_of(None, read_rates("1GB/s,1MB/s"), flops=10**12)
     inside = step_seconds(said, hardware, None)
     assert "1.5 s of exchange" in inside["assumed"]
@@ -55,8 +57,18 @@ def test_a_step_is_bound_by_what_takes_longer() -> None:
     assert step_seconds(said, hardware_of(), None) == {}
 
 
+def test_operations_take_the_time_of_their_precision() -> None:
+    computed = {"bfloat16": 990 * 10**12, "float32": 67 * 10**12, "tf32": 495 * 10**12}
+    step = step_seconds({"flops_by_precision": computed, "exchanges": []}, hardware_of("h100"), None)
+    assert step["low"] == pytest.approx(3 / 0.6)
+    assert "990e12/s in bfloat16, 67e12/s in float32, 495e12/s in tf32" in step["assumed"]
+
+
 def test_a_measured_step_is_that_of_a_device_without_others() -> None:
-    said = {"flops": 1, "exchanges": [{"name": "all_gather", "bytes": 10**9, "group_size": 64, "machines": 8}]}
+    said = {
+        "flops_by_precision": {"float32": 1},
+        "exchanges": [{"name": "all_gather", "bytes": 10**9, "group_size": 64, "machines": 8}],
+    }
     hardware = hardware_of(None, read_rates("2GB/s,1GB/s"))
     for text in ("2", "2s", "2s@1"):
         step = step_seconds(said, hardware, MEASURED.fullmatch(text))

@@ -17,7 +17,7 @@ def _notes(**said: Any) -> dict[str, Any]:
             "peak_at": {"phase": "backward", "module": "layers.3"},
             "memory_over_step": [{"parameters": 8, "activations": 8}],
             "exchanges": [],
-            "flops": 1,
+            "flops_by_precision": {"float32": 1},
             **said,
         },
         "loop": {"checkpoint_bytes": 24},

@@ -29,9 +29,14 @@ def step_seconds(said: dict[str, Any], hardware: Hardware, measured: re.Match[st
         / (hardware.within if each["machines"] == 1 else hardware.between)
         for each in said["exchanges"]
     )
-    least, most = (said["flops"] / hardware.flops / part for part in (BEST, WORST))
+    computing = 0.0
     computed = f"at {BEST:.0%} to {WORST:.0%} of the device's rate"
-    if measured is not None:
+    for precision, count in said["flops_by_precision"].items():
+        rate = getattr(hardware, precision, hardware.flops)
+        computing += count / rate
+        computed += f", {rate / 1e12:.4g}e12/s in {precision}"
+    least, most = computing / BEST, computing / WORST
+    if measured:
         least = most = float(measured[1])
         computed = f"as measured ({measured[0]})"
     if not most:

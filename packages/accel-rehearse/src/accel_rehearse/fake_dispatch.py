@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Any, final
 
 import torch
@@ -65,8 +66,8 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         self.stage, self._allocations, self._exchanges = stage, allocations, exchanges
         self._placeholders = placeholders
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
-        #: floating-point operations so far
-        self.flops = 0
+        #: floating-point operations so far, by the precision of their products
+        self.flops: Counter[str] = Counter()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -101,7 +102,12 @@ class FakeDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
                 args = (args[0], places, *args[2:])
             out = self.fake.dispatch(func, types, args, kwargs)  # as torch would, by way of the tensors
             if formula := _FLOPS.get(func.overloadpacket):
-                self.flops += int(formula(*args, **kwargs, out_val=out))
+                kernels: Any = torch.backends.cudnn.conv if func in _RELAID else torch.backends.cuda.matmul  # type: ignore[attr-defined] # of torch
+                precision = str(tensors[0].dtype).removeprefix("torch.")
+                if kernels.fp32_precision == "tf32":
+                    precision = precision.replace("float32", "tf32")
+                # a new one, as marks keep the one before
+                self.flops = self.flops + Counter({precision: int(formula(*args, **kwargs, out_val=out))})
         elif tensors or self.stage.phase == SCRIPT:
             out = func(*args, **kwargs)
         else:

@@ -26,6 +26,7 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
     parameters = {one for model in rehearsal.models for one in model.parameters()}
     states = {one for optimizer in rehearsal.optimizers for one in tensors_in(optimizer.state)}
     begin, end = [rehearsal.marks[0], *rehearsal.marks][-2:]
+    flops = end[1] - begin[1]
     highest = max(allocations.changes, key=lambda change: change.total)
     peak = allocations.changes.index(highest) + 1
     rows = allocations.activations(peak, ROW)
@@ -47,7 +48,8 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
             "largest_modules": dict(allocations.activations(peak, NAME).most_common(8)),
             "memory_over_step": allocations.over(begin[2], end[2]),
             "exchanges": rehearsal.exchanges.by_name(begin[0], end[0], place.local_world_size),
-            "flops": end[1] - begin[1],
+            "flops": flops.total(),
+            "flops_by_precision": flops,
         },
         "loop": {
             **length_of_training(rehearsal),

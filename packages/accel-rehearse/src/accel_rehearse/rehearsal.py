@@ -86,7 +86,7 @@ class Rehearsal:
         #: bytes of gradients before the newest steps
         self.gradients_bytes: dict[int, int] = {}
         #: exchanges, operations and changes of memory until the end of each round of steps
-        self.marks = [(0, 0, 0)]
+        self.marks = [(0, self.mode.flops, 0)]
         #: lines of the script, by what it does there first
         self.lines: dict[str, str] = {}
         #: what is called to save a model in a format of its own
