@@ -314,6 +314,7 @@ def _notes(**changed: Any) -> dict[str, Any]:
             "peak_bytes": 110 * 10**9,
             "peak_at": {"phase": "backward", "module": "layers.3"},
             "peak_by_kind": {"activations": 70 * 10**9},
+            "flops_by_precision": {"float32": 1},
         },
         "whole_bytes": 10 * 10**9,
         "recomputed_bytes": 60 * 10**9,
@@ -330,11 +331,20 @@ def test_too_much_memory_is_told_with_what_would_help() -> None:
     assert what.startswith("rank 0 takes 110 GB in the backward of layers.3")
     helps = [re.sub(r" \(.*\)", "", one) for one in remedy.split("; ")]
     assert helps == [
-        "sharding over all ranks saves about 35 GB",
-        "recomputation saves about 60 GB",
-        "half the batch with twice the accumulation saves about 35 GB",
+        "sharding over all ranks saves up to 35 GB",
+        "computing in 16 bits saves up to 35 GB",
+        "recomputation saves up to 60 GB",
+        "half the batch saves up to 35 GB",
     ]
     assert not mistakes_of([_notes()], 8, Hardware(memory=141 * 10**9))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_products_that_are_in_16_bits_already_are_no_way_out(precision: str) -> None:
+    notes = _notes()
+    notes["said"]["flops_by_precision"] = {"float32": 1, precision: 9}
+    ((_, _, remedy),) = mistakes_of([notes], 8, Hardware(memory=80 * 10**9))
+    assert "mixed_precision" not in remedy
 
 
 def test_ranks_with_unlike_numbers_of_batches_are_told() -> None:

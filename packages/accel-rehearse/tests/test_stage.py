@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import pytest
 import torch
 from accel_rehearse.stage import BACKWARD, Stage
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Watched(nn.Module):
@@ -31,3 +33,17 @@ def test_a_backward_is_told_by_the_module_whose_it_is() -> None:
         loss.backward()
     assert found == ["1.inner", "0.inner"]
     assert stage.handled == ""
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_forward_in_a_backward_is_recomputation(again: bool) -> None:
+    stage = Stage()
+    model = nn.Linear(2, 2)
+    model.register_forward_pre_hook(stage.enter)
+    model.register_forward_hook(stage.leave)
+    x = torch.ones(1, 2, requires_grad=True)
+    loss: Any = (checkpoint(model, x, use_reentrant=False) if again else model(x)).sum()
+    assert not stage.recomputing
+    with stage.during(BACKWARD):
+        loss.backward()
+    assert stage.recomputing is again

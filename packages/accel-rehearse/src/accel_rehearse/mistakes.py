@@ -38,14 +38,18 @@ def _too_large(notes: Sequence[Notes], size: int, hardware: Hardware) -> Iterato
     usable = USABLE * hardware.memory
     if said["peak_bytes"] > usable:
         held = said["parameters_bytes"] + said["gradients_bytes"] + said["optimizer_bytes"]
-        # what all ranks together would hold of the same, if they shared it
-        whole = held * worst["whole_bytes"] / max(said["parameters_bytes"], 1)
+        # how much more all ranks together would hold of the same, if they shared it
+        whole = worst["whole_bytes"] / max(said["parameters_bytes"], 1)
+        half = said["peak_by_kind"]["activations"] / 2
+        # of bfloat16 as well
+        single = "float16" not in " ".join(said["flops_by_precision"])
         ways = {
-            "sharding over all ranks (--use_fsdp)": held - whole / size,
+            "sharding over all ranks (--use_fsdp)": held * (1 - whole / size),
+            "computing in 16 bits (--mixed_precision bf16)": half * single,
             "recomputation (--fsdp_activation_checkpointing true, or of the model)": worst["recomputed_bytes"],
-            "half the batch with twice the accumulation": said["peak_by_kind"]["activations"] / 2,
+            "half the batch (less with twice the accumulation, which keeps gradients)": half,
         }
-        helps = [f"{way} saves about {size_of(saved)}" for way, saved in ways.items() if saved > 0.05 * usable]
+        helps = [f"{way} saves up to {size_of(saved)}" for way, saved in ways.items() if saved > 0.05 * usable]
         yield (
             f"rank {worst['rank']} takes {size_of(said['peak_bytes'])} in the {place_of(said)}, and its device has"
             f" {size_of(usable)} for tensors",

@@ -58,7 +58,7 @@ def notes_of(rehearsal: Rehearsal, place: Topology) -> dict[str, Any]:
         },
         "whole_bytes": whole,
         # what goes if each of a row of modules is computed again in the backward
-        "recomputed_bytes": rows.total() - max(rows.values(), default=0),
+        "recomputed_bytes": 0 if rehearsal.stage.recomputing else rows.total() - max(rows.values(), default=0),
         "lines": rehearsal.lines,
         "calls": rehearsal.exchanges.calls,
         "mistakes": [*rehearsal.mistakes, *_mistakes(rehearsal)],

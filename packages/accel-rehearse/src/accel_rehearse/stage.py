@@ -32,6 +32,8 @@ class Stage:
         self.phase = SCRIPT
         #: whether the newest forward was made without gradients
         self.evaluating = False
+        #: whether a forward was made in a backward
+        self.recomputing = False
         #: the name of the module whose backward is under way, or nothing
         self.handled = ""
         self.names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
@@ -54,6 +56,7 @@ class Stage:
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note that the forward of a module begins, as a hook of torch for all modules."""
         if self.phase != SCRIPT or next(module.parameters(), None) is not None:
+            self.recomputing |= self.phase == BACKWARD
             if not self.module:
                 self._before = self.phase
                 if self.phase == SCRIPT:
