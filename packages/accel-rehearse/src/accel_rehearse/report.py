@@ -29,15 +29,14 @@ def report_of(
         hardware: The device of a rank.
         measured: Match of seconds of a step on one device.
     """
-    first = notes[0]
     if hardware.memory < inf:
         for one in notes:
             one["said"]["left_bytes"] = round(USABLE * hardware.memory) - one["said"]["peak_bytes"]
     return {
         "asked": asked,
         "ranks": {str(one["rank"]): one["said"] for one in notes},
-        **first["loop"],
-        "checkpoint_seconds": first["loop"]["checkpoint_bytes"] / hardware.disk or None,
+        **notes[0]["loop"],
+        "checkpoint_seconds": notes[0]["loop"]["checkpoint_bytes"] / hardware.disk or None,
         "step_seconds": max(
             (step_seconds(one["said"], hardware, measured) for one in notes), key=lambda step: step.get("high", 0)
         ),
@@ -62,7 +61,8 @@ def _figures(report: Notes) -> Iterator[str]:
     ranks: dict[str, Notes] = report["ranks"]
     sizes = [name for name in ranks[min(ranks)] if name.endswith("_bytes")]
     rows = [["memory", *map(_words, sizes)]]
-    rows += [[f"rank {rank}", *(size_of(said[name]) for name in sizes)] for rank, said in ranks.items()]
+    for rank, said in ranks.items():
+        rows.append([f"rank {rank}", *(size_of(said[name]) if said[name] else "-" for name in sizes)])
     yield from ("".join(f"{cell:>16}" for cell in row) for row in rows)
     for rank, said in ranks.items():
         yield f"rank {rank}: the peak is in the {place_of(said)}; exchanges of a step:"
