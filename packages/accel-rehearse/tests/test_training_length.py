@@ -182,6 +182,8 @@ def test_the_epochs_are_those_of_the_only_range_around(loops: list[str], epochs:
         ("step + 1 >= most.steps", 9),
         ("step > count", 7),
         ("most.steps and step >= most.steps", 9),
+        ("most.steps > 0 and step >= most.steps", 9),
+        ("debug > 0 and step >= most.steps", inf),
         ("debug and step >= 10", inf),
         ("step >= 10 and debug", inf),
         ("(step + 1) % 2 == 0 and debug", inf),

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from accel import DataLoaderConfiguration, configuration
-from accel_comm import flight_recorder, process_group
+from accel_comm import flight_recorder, process_group, store_connection
 from accel_comm.process_group import GroupOptions
 from accel_state import store_exchange
 from accel_state.environ import ATTEMPT, MEMORY_CHECKPOINTS, process_environ
@@ -40,7 +40,7 @@ def main(run: str, launch: str) -> None:
     attempt = f"{launch:>03}-{environ[ATTEMPT]:>03}"
     monitor = RunMonitor(Injector(folder, attempt, here.rank, here.world_size, faults, until))
     # for threads too, which outlive the script
-    store_exchange.SILENT_S = 10.0
+    store_exchange.SILENT_S = store_connection.ANSWER_S = 10
     absolute = configuration._absolute
     kept = [folder / "work", Path(environ.get(MEMORY_CHECKPOINTS, folder))]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
 import weakref
 from contextlib import suppress
 from datetime import timedelta
@@ -35,6 +36,8 @@ class StoreConnection:
         before = _sockets()
         self._store = store.clone()
         new = _sockets() - before if isinstance(root, TCPStore) else set()
+        # torch's own ends before the connection is shut, and lets the next request in
+        self._lock = threading.RLock()
         self._poll: select.poll | None = None
         if len(new) == 1:
             self._watch(new.pop())
@@ -42,13 +45,12 @@ class StoreConnection:
     def _watch(self, descriptor: int) -> None:
         with suppress(OSError):
             own = socket.socket(fileno=os.dup(descriptor))  # stays this connection's, whatever becomes of torch's
+            weakref.finalize(self, own.close)
+            self._socket, self._poll = own, select.poll()
+            self._poll.register(own, select.POLLRDHUP)
             own.settimeout(None)  # the default may be another
             own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pack("ll", ANSWER_S, 0))
             self._store.set_timeout(timedelta(seconds=ANSWER_S))  # of requests that wait until something is there
-            weakref.finalize(self, own.close)
-            self._poll = select.poll()
-            self._poll.register(own, select.POLLRDHUP)
-            self._socket = own
 
     def ask(self, request: str, *words: Any) -> Any:
         """Return what the store answers to a request.
@@ -58,18 +60,19 @@ class StoreConnection:
             words: Its arguments.
 
         Raises:
-            RuntimeError: The process that serves the store is gone, or has not answered for a minute. Then all later
-                requests raise too.
+            RuntimeError: The process that serves the store is gone, or has not answered for a minute or two. Then all
+                later requests raise too.
         """
-        if self.is_closed():
-            raise RuntimeError("its connection is closed")
-        try:
-            return getattr(self._store, request)(*words)
-        except RuntimeError:
-            if self._poll is not None:
-                with suppress(OSError):  # a late answer would be taken for that to the next request
-                    self._socket.shutdown(socket.SHUT_RDWR)
-            raise
+        with self._lock:
+            if self.is_closed():
+                raise RuntimeError("its connection is closed")
+            try:
+                return getattr(self._store, request)(*words)
+            except RuntimeError:
+                if self._poll is not None:
+                    with suppress(OSError):  # a late answer would be taken for that to the next request
+                        self._socket.shutdown(socket.SHUT_RDWR)
+                raise
 
     def is_closed(self, within_s: float = 0.0) -> bool:
         """Return whether the other end is gone, or found to be gone within some seconds."""

@@ -87,7 +87,8 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not (self._closing.wait(POLL_S) or self._is_over()):
-            self._turn()
+            if not self._store.is_stopped():  # a rank 0 that is stopped for long goes on well
+                self._turn()
             if self._detector.over:
                 return
         last = replace(own_status(self._store.rank, self._recorder), waits=None, ended=True)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -65,8 +66,14 @@ def test_a_request_to_a_stopped_process_ends_and_its_answer_is_that_of_no_other(
     store = StatusStore(root, 0)
     store.post("note", 1)
     server.send_signal(signal.SIGSTOP)
-    with pytest.raises(RuntimeError, match="Socket Timeout"):
-        store.read("note")
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(store.read, "note")
+        time.sleep(0.2)
+        second = threads.submit(store.count, "number", 1)
+        with pytest.raises(RuntimeError, match="Socket Timeout"):
+            first.result()
+        with pytest.raises(RuntimeError, match="its connection is closed"):
+            second.result()
     server.send_signal(signal.SIGCONT)
     with pytest.raises(RuntimeError, match="its connection is closed"):
         store.count("number", 1)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
+from unittest.mock import Mock
 
 import pytest
 import simulated_time
@@ -199,6 +200,18 @@ def test_a_rank_that_waits_in_what_another_has_left_out_is_found(
     assert job.leaves(*([0] if ends else [0, 1]), within_s=20)
     (report,) = reports(capfd)
     assert report.startswith("accel: a rank needs an exchange that others do not\n")
+
+
+def test_nothing_is_asked_of_a_rank_0_that_is_stopped(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may go on, and a request that it does not answer for long would close the connection."""
+    job.of(2)
+    job.recorders[1].begin("gather")
+    with monkeypatch.context() as patch:
+        patch.setattr(StatusStore, "is_stopped", lambda _: True)
+        patch.setattr(StatusStore, "heartbeat", Mock(side_effect=RuntimeError))
+        job.start(0, 1, limit_s=40)
+        job.time.advance(100)
+    assert job.leaves(0, 1)
 
 
 def test_ranks_that_end_while_one_looks_end_well(

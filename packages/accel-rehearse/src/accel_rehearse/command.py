@@ -67,7 +67,7 @@ OWN = [
             "The device of each rank. Default: none, so that nothing is too large.",
         ),
         ("memory", _RATE, "Memory of a device in bytes, in place of that of --device."),
-        ("flops", _RATE, "Floating-point operations of a device per second, in the precision of the job."),
+        ("flops", _RATE, "Floating-point operations of a device per second, one rate for every precision."),
         (
             "bandwidth",
             OptionType("RATES", "bytes per second such as 450GB/s,50GB/s", read_rates),

@@ -24,7 +24,9 @@ def length_of_training(rehearsal: Rehearsal) -> dict[str, Any]:
         batches = length_hint(loader)
         samples = (loader.total_batch_size or 0) * window.every
         of_step = tokens * samples
-        of_epoch = min(tokens * length_hint(loader.dataset), of_step * batches // window.every)
+        of_epoch = tokens * length_hint(loader.dataset)
+        if samples:
+            of_epoch = min(of_epoch, of_step * batches // window.every)
         steps = _steps(1, batches, window)
         whole = _steps(epochs, batches, window)
         # the number of a loop that a break may end early may be of batches or of steps, in a pass or in all; if it is

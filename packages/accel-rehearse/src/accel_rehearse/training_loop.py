@@ -56,7 +56,7 @@ def end_of(frame: Any) -> float:
     for node, line in lines.items():
         match node:
             case ast.If(test, [*_, ast.Break()]) if line == frame.f_lineno:
-                number = re.sub(r"\S+( [^ a-z]+ \S+)* [=>]+ |.*\(.*", "", ast.unparse(test))
+                number = re.sub(r"\S+( [^ a-z]+ \S+)* [=>]+ (?!0\b)|.*\(.*", "", ast.unparse(test))
                 with suppress(Exception):
                     least = min(least, len(range(eval(number, frame.f_globals, frame.f_locals))) or inf)
     return least

@@ -52,7 +52,7 @@ def test_resume_says_if_another_job_saves_to_the_project(
     with caplog.at_level(logging.WARNING, "accel"):
         assert Accelerator(cpu=True, project_config=project).resume() == Path(saved)
     (words,) = [record.getMessage() for record in caplog.records if "resumed from" in record.getMessage()]
-    told = ", saved by another job that still runs" if whose == "of one that runs" else ""
+    told = ", saved by another job, which may still run" if whose == "of one that runs" else ""
     assert words.startswith(f"resumed from the checkpoint {saved}, on the disk{told}: step 0, ")
 
 

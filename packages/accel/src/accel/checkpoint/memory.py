@@ -147,9 +147,10 @@ class MemoryCheckpoints:
             where, (written, steps), age = "in memory", manifest.moment, "of unknown age"
             if folder.parent != self.folder:
                 where = "on the disk"
-                launcher = Path(str(manifest.about.get("memory")))
-                if launcher.is_dir() and launcher != self.folder.parents[1]:
-                    where += ", saved by another job that still runs"
+                launcher = str(manifest.about.get("memory"))
+                # not by Path, which raises for a folder in another user's
+                if os.path.isdir(launcher) and launcher != str(self.folder.parents[1]):
+                    where += ", saved by another job, which may still run"
             with suppress(ValueError):
                 age = f"{max(0.0, time.time() - datetime.fromisoformat(written).timestamp()):.0f} s old"
             logger.warning("resumed from the checkpoint %s, %s: step %d, %s", folder, where, steps, age)
