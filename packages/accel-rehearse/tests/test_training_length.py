@@ -71,7 +71,7 @@ def test_samples_that_the_loader_drops_have_no_tokens() -> None:
     assert length_of_training(rehearsal)["tokens_per_epoch"] == 128 * 32
 
 
-def test_a_schedule_of_one_process_is_right_and_ends_where_its_steps_are_used_up() -> None:
+def test_a_schedule_of_one_process_ends_where_it_ends() -> None:
     """It is made as in Accelerate's examples: with 65 batches, two processes make 33 steps, not 32.5."""
     rehearsal = rehearsed(length=3 * 65, moves=2)
     length = length_of_training(rehearsal)
