@@ -53,6 +53,16 @@ def test_a_scheduler_that_begins_anew_is_told_from_one_stepped_twice(
     assert found.endswith("step 4 is the first that differs")
 
 
+@pytest.mark.parametrize(("step", "found"), [(3, "a save that a signal asks for never came"), (4, "")])
+def test_a_save_that_another_fault_has_cut_short_is_not_missed(step: int, found: str, tmp_path: Path) -> None:
+    """Another rank may fail in the step after which all were to stop."""
+    expected = trained(tmp_path, (0, "abcdefg", "0123456"))
+    history = trained(tmp_path, (0, "abcd", "0123"), (2, "cdefg", "23456"))
+    faults = [FAULT | {"step": step}, FAULT | {"noted": True, "steps_repeated": 2}]
+    words = find_cause(expected.samples(), expected, history, faults, well=True, exact=True)
+    assert words.partition(":")[0] == found
+
+
 def test_the_count_of_each_scheduler_is_a_state() -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     scheduler = CosineAnnealingLR(optimizer, 9)

@@ -66,10 +66,18 @@ def find_cause(
 def _unheard(expected: History, history: History, faults: list[dict[str, Any]]) -> str:
     """Return words for a preemption that the script notes and does not act on."""
     made = {attempt.attempt: attempt.made for attempt in history.attempts if attempt.ended}
+    steps = [fault["step"] for fault in faults]
     for fault in faults:
-        # a script may ask at the end of an epoch
-        passed = any(fault["step"] < start < made.get(fault["attempt"], 0) for start in expected.starts)
-        if fault["noted"] and (fault["steps_repeated"] or passed):
+        if (
+            fault["noted"]
+            # another fault at the same step may have come before the save
+            and steps.count(fault["step"]) == 1
+            and (
+                fault["steps_repeated"]
+                # a script may ask at the end of an epoch
+                or any(fault["step"] < start < made.get(fault["attempt"], 0) for start in expected.starts)
+            )
+        ):
             return (
                 "a save that a signal asks for never came: the script notes SIGTERM, and lost steps or went on; ask"
                 " accelerator.stop_requested() after each step, and call save_and_stop()"

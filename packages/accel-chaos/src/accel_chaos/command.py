@@ -54,7 +54,7 @@ examples:
 
 exit codes: 0 if the script recovered from all faults; 1 if not; 2 if the undisturbed run fails or nothing could be
 started."""
-_PLACE = re.compile(rf"({'|'.join([STEP, *PHASES])})(:[0-9]{{1,9}})?", re.ASCII)
+_PLACE = re.compile(rf"({'|'.join([STEP, *PHASES])})(:[0-9]{{1,9}})?")
 
 
 #: options of this command alone: their flags, their types and their help

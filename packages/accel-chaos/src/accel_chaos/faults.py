@@ -61,11 +61,6 @@ class Fault:
         kind: One of `KINDS`.
         number: Number of the fault in the plan, from 1.
         attempt: Name of the attempt in which it came, or in which the place was.
-        time: When it came.
-        noted: True if it is a signal to stop, and the script has a handler for that.
-
-    Units:
-        Seconds of the monotonic clock.
     """
 
     phase: str
@@ -75,8 +70,6 @@ class Fault:
     kind: str = ""
     number: int = 0
     attempt: str = ""
-    time: float = 0.0
-    noted: bool = False
 
     def allows(self, kind: str, steps: int) -> bool:
         """Return whether a kind of fault can happen at this place.

@@ -121,14 +121,11 @@ class ScriptRun:
             while launcher.exitcode is None and not self.late:
                 launcher.join(LOOK_S)
                 for text in (self.folder / RAISED).read_text().split("\n")[len(self.raised) : -1]:
-                    self.raised.append(json.loads(text))
+                    fault = json.loads(text)
+                    self.raised.append(fault)
                     # a resize of the run without faults has no number
-                    if self.raised[-1]["number"]:
-                        say(
-                            "fault {number}: {kind} on rank {rank} in {phase}, after step {step}".format(
-                                **self.raised[-1]
-                            )
-                        )
+                    if fault["number"]:
+                        say("fault {number}: {kind} on rank {rank} in {phase}, after step {step}".format(**fault))
                 self.late = time.monotonic() > self.deadline
         finally:
             # the second time it waits for no process; killed, it would leave its checkpoints in memory for a day

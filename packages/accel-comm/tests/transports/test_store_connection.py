@@ -57,9 +57,7 @@ def test_a_store_whose_process_is_killed_is_known_to_be_gone(served: Any, capfd:
     assert capfd.readouterr().err == ""
 
 
-def test_a_request_to_a_stopped_process_ends_as_do_all_later(
-    served: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_to_a_stopped_process_ends_as_do_all_later(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a request would hold its thread, and with it the end of a script, for ever."""
     monkeypatch.setattr(store_connection, "ANSWER_S", 1)
     server, root = served
