@@ -29,6 +29,9 @@ torchs: Any = distributed_c10d  # of which torch has given no types
 #: seconds after the end of an exchange in which a thread of gloo gives back its tensors: the profiler does not see that
 #: a thread frees memory, and would take it as held until the end
 PAUSE_S = 0.02
+#: operations whose kernels take room for packed copies of their matrices, and give it back: how much depends on the
+#: processor and its threads, and no device does so
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 WHOLE = {"_allgather_base_": 0, "_reduce_scatter_base_": 1, "allgather_": 0}
 
 
@@ -123,18 +126,28 @@ def size(tensors: Any) -> int:
 
 
 def peak_of(profiler: Any) -> int:
-    """Return the most bytes that the allocator of the CPU had given out."""
+    """Return the most bytes that the allocator of the CPU had given out, other than for packed copies."""
     events, stack = [], list(profiler.profiler.kineto_results.experimental_event_tree())
     while stack:
         event = stack.pop()
         stack.extend(event.children)
-        if event.typed[0] == torch._C._profiler._EventType.Allocation:
+        if event.typed[0] == torch._C._profiler._EventType.Allocation and not of_product(event):
             events.append((event.start_time_ns, event.typed[1].alloc_size))
     now = most = 0
     for _, change in sorted(events, key=lambda one: one[0]):
         now += change
         most = max(most, now)
     return most
+
+
+def of_product(event: Any) -> bool:
+    """Return whether the kernel of a product of matrices both takes and frees this memory by itself."""
+    product = event.parent
+    if product is None or product.name not in PRODUCTS:
+        return False
+    own = [one.typed[1] for one in product.children if one.typed[0] == event.typed[0]]
+    kept: int = sum(one.alloc_size for one in own if one.ptr == event.typed[1].ptr)
+    return kept == 0
 
 
 def main() -> None:
