@@ -52,8 +52,8 @@ def in_memory_of(path: Path) -> Iterator[Path]:
 
     place = memory_place(process_environ().get("ACCEL_MEMORY_CHECKPOINT_DIR")) or SHARED_MEMORY
     for job in job_folders(place):
-        with suppress(FileNotFoundError):  # its job ends at this moment
-            for kept in job.glob("*/checkpoints"):
+        for kept in job.glob("*/checkpoints"):
+            with suppress(FileNotFoundError):  # its job ends at this moment
                 project = kept.with_name(PROJECT).readlink()
                 if path.absolute() in (project, project.parent):
                     yield from (checkpoint for _, checkpoint in list_checkpoints(kept))
