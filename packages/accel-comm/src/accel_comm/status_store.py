@@ -46,7 +46,7 @@ class StatusStore:
     """The notes of a job under names, as JSON, where a reader never waits for a writer.
 
     No request waits for another process, so that threads may share it: each connection is an open file of rank 0.
-    Each method that reads or writes raises RuntimeError if the process that serves the store is gone.
+    Each method that reads or writes raises RuntimeError if the process that serves the store is gone or is silent.
 
     Args:
         store: A store of torch, which gets another connection.

@@ -157,7 +157,7 @@ def main() -> None:
     sent = Sent() if mode == "exchanges" else None
     watch = Watch(sent)
     Accelerator.observer = watch
-    DataLoaderShard.__iter__ = watch.serving(DataLoaderShard.__iter__)  # type: ignore[method-assign]
+    DataLoaderShard.__iter__ = watch.serving(DataLoaderShard.__iter__)  # type: ignore[method-assign] # to watch it
     profiler: Any = torch.profiler.profile(profile_memory=True) if sent is None else nullcontext()
     with profiler, sent or Patient():  # type: ignore[no-untyped-call] # of torch
         globals_of = runpy.run_path(script, run_name="__main__")
